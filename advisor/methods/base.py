@@ -1,8 +1,8 @@
-"""What one method declares and does.
+"""The interface of a method: what it declares and does.
 
-A method is one file with one subclass of :class:`Method` and one line in ``catalogue.py``. It declares what the
-rest of the program needs, so that nothing outside its file knows it by name. Importing a method imports no torch:
-the parent process reads the declarations, the worker calls :meth:`Method.apply`.
+A method is one file with one subclass of :class:`Method` and one line in ``catalogue.py``. It declares what the rest of
+the program needs, so that no other code depends on its name. Importing a method imports no torch: the parent process
+reads the declarations, the worker calls :meth:`Method.apply`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Conflict", "Method", "Parameter", "Saves", "Stage", "Verdict"]
 class Stage(enum.IntEnum):
     """When a method is applied; composition sorts by it.
 
-    The order is not free: what is learned is decided before anything is wrapped, checkpoint wrappers must exist
-    before compilation and sharding see the modules, the optimizer must see the final parameters, and step contexts
-    wrap what all others made.
+    The order matters: changes to what is learned come before any wrapping, checkpoint wrappers must exist before
+    compilation and sharding see the modules, the optimizer must see the final parameters, and step contexts wrap the
+    result of all others.
     """
 
     MODEL = 0
@@ -59,12 +59,11 @@ class Parameter(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Keyword of :meth:`Method.apply`.
-        choices: Every value that may be searched, the most usual first.
+        choices: Every value that may be searched, the most common first.
         meaning: One line for ``momadvise methods NAME``.
-        worse: Choice -> fidelity, for choices with which the method's own fidelity does not hold.
+        worse: Choice -> fidelity, for choices that fall short of the method's own fidelity.
         time_ratio: Choice -> factor on the method's own :attr:`Method.time_ratio`; others: 1.
-        computes_in: Choice -> number format that matrix products are computed in with it; see
-            :attr:`Method.computes_in`.
+        computes_in: Choice -> number format of matrix products; see :attr:`Method.computes_in`.
     """
 
     name: str
@@ -120,39 +119,38 @@ class Method(abc.ABC):
             one step (0.0: bit-equal).
         update_tolerance: Largest relative error of how far the parameters moved that the contract suite accepts after
             two steps; default: by fidelity.
-        random_gradients: Whether its gradients are random numbers around the exact ones, too far from them in one step
-            for an error to tell anything: the contract suite then looks at their mean over many draws.
-        other_masks: Whether dropout draws other masks than in plain training, as right as those: training can then
-            only be compared with plain training where nothing drops out.
-        slow_start: Whether its first steps take seconds to minutes however small the batch, because something is
-            compiled: its trials are given more time before they count as hanging.
-        learns_slower: Whether it learns less in the same steps by design, as with fewer weights that train: its loss is
-            then not held to the pace of plain training's.
+        random_gradients: Whether its gradients scatter so widely around the exact ones that the error of a single step
+            is meaningless: the contract suite then checks their mean over many draws.
+        other_masks: Whether dropout draws different, equally valid masks: training can then only be compared with plain
+            training without dropout.
+        slow_start: Whether its first steps take seconds to minutes at any batch size, because something is compiled:
+            its trials get more time before they count as hanging.
+        learns_slower: Whether it learns less per step by design, as with fewer trained weights: its loss then need not
+            keep pace with that of plain training.
         saves: Categories of memory it lowers; empty for a method that only changes the time.
-        time_ratio: Expected time of a step with it over that without it, on a GPU at the same batch, from its paper or
-            from counting passes (recomputing the forward pass: 4/3). The search begins with it as a weak prior, off by
-            a quarter either way, that the first measurements outweigh; it promises nothing to anybody. A method that
-            saves memory allows a larger batch besides, which this leaves out.
-        cpu_time_ratio: The same on a CPU, where it is known; otherwise what it costs on a GPU is expected of a CPU too,
-            and what it gains is not.
-        computes_in: Number format (``"bf16"``, ``"fp16"``, ``"tf32"``, ``"float8"``) of most matrix products with it;
-            empty where it leaves that alone, or where a parameter says it. What the format is worth on a device is
-            measured before anything is proposed.
+        time_ratio: Expected step time with it relative to that without it, on a GPU at the same batch, from its paper
+            or from counting passes (recomputing the forward pass: 4/3). It is only a weak prior of the search, within a
+            quarter either way, which the first measurements outweigh. The gain from a larger batch is left out.
+        cpu_time_ratio: The same on a CPU, if known; otherwise its cost on a GPU is expected on a CPU too, but not its
+            gain.
+        computes_in: Number format (``"bf16"``, ``"fp16"``, ``"tf32"``, ``"float8"``) of most matrix products; empty if
+            unchanged or decided by a parameter. The format's rate on the device is measured before anything is
+            proposed.
         costs: What it costs, in a few words ("about one more forward pass").
         pays: When to use it.
         does_not_pay: When not to.
-        rests_on: A sentence on what its gain rests on that need not stay as it was measured; empty where there is none.
+        rests_on: A sentence on a condition of its gain that may change after the measurement; empty if there is none.
         stage: When it is applied.
         parameters: Its parameters with their choices.
         decides: What it alone decides ("which activations of the blocks are kept"): two methods that decide the same
-            cannot be combined. Empty if it leaves everything to others.
+            thing cannot be combined. Empty if it decides nothing.
         conflicts: Further methods it cannot be combined with.
         requires: Importable names of optional libraries it needs.
         extra: The extra of this distribution that installs them.
         accumulates: Whether it works with more than one micro-batch per optimizer step.
         distributes: Whether it trains one model on several devices. On several devices exactly one such method is in
             use; on one device none applies.
-        builds_on: Names of methods, one of which must be in use beside it (empty: none needs to be).
+        builds_on: Names of methods, one of which must be in use together with it (empty: no dependency).
         one_device_only: Why it cannot be used on several devices; empty where it can.
         citation: Paper or documentation it comes from.
     """
@@ -199,16 +197,16 @@ class Method(abc.ABC):
         """
 
     def measured_time_ratio(self, parameters: Mapping[str, ParameterValue], facts: Facts) -> float | None:
-        """Time of a step with one setting over that without, as far as the probe's rates of the device tell.
+        """Step time with one setting relative to that without, from the probe's rates of the device.
 
-        What a number format is worth (:attr:`computes_in`) follows from its rate in any case.
+        The effect of a number format (:attr:`computes_in`) follows from its rate in any case.
 
         Args:
             parameters: One value for every declared parameter.
             facts: What the probe learned.
 
         Returns:
-            The ratio; ``None`` where no rate tells, as of most methods.
+            The ratio; ``None`` if the rates do not tell, as for most methods.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The methods that exist: one line each, in the order in which people read about them."""
+"""All methods: one line each, in the order of the documentation."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def get_method(name: str) -> Method:
     """The method of that name.
 
     Raises:
-        MethodRefusedError: There is none; the message names the nearest, and the command that lists all.
+        MethodRefusedError: It does not exist; the message names the nearest, and the command that lists all.
     """
     for method in CATALOGUE:
         if method.name == name:

@@ -1,4 +1,4 @@
-"""Methods together: what settings exist, which can be combined, and applying them in the right order."""
+"""Combine methods: list their settings, check which go together, and apply them in order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings_of(method: Method) -> tuple[MethodUse, ...]:
 
 
 def validate_use(use: MethodUse) -> None:
-    """Check a method's name, and that its parameters are the declared ones with values that exist.
+    """Check a method's name, and that exactly its declared parameters have valid values.
 
     Raises:
         MethodRefusedError: Something is unknown or missing; the message lists what is valid.
@@ -81,8 +81,7 @@ def judge(
         gpu_count: Devices that train together.
 
     Returns:
-        The first refusal, its reason beginning with the method's name; or that the combination applies, with what
-        the methods want known.
+        The first refusal, its reason beginning with the method's name; or acceptance with the methods' remarks.
 
     Raises:
         MethodRefusedError: A use names an unknown method, parameter or value.
@@ -90,7 +89,7 @@ def judge(
     known: list[str] = []
     for use in uses:
         validate_use(use)
-    # First what holds for every setting of a method alike: one reason says it for all of them.
+    # First what holds for every setting of a method, so that all get the same reason.
     reason = missing_dependency(uses) or misplaced(uses, gpu_count)
     if reason:
         return Verdict.no(reason)
@@ -105,7 +104,7 @@ def judge(
 
 
 def judge_alone(use: MethodUse, *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1) -> Verdict:
-    """Judge one setting by itself, whatever else it needs beside it. Imports no torch.
+    """Judge one setting by itself, ignoring dependencies on other methods. Imports no torch.
 
     Args:
         use: The setting.
@@ -114,7 +113,7 @@ def judge_alone(use: MethodUse, *, facts: Facts | None, hardware: Hardware, accu
         accumulation_steps: Micro-batches per optimizer step.
 
     Returns:
-        The refusal, or what it wants known; a reason begins with the setting's label.
+        The refusal, or acceptance with its remarks; a reason begins with the setting's label.
 
     Raises:
         MethodRefusedError: The name, a parameter or a value is unknown.
@@ -151,7 +150,7 @@ def conflict_between(uses: Sequence[MethodUse]) -> str | None:
 
 
 def missing_dependency(uses: Sequence[MethodUse]) -> str | None:
-    """Why a method cannot be used without another one that is not in use; ``None`` if nothing is missing."""
+    """Why a method lacks another one that it depends on; ``None`` if nothing is missing."""
     names = {use.name for use in uses}
     for use in uses:
         wanted = get_method(use.name).builds_on
@@ -163,7 +162,7 @@ def missing_dependency(uses: Sequence[MethodUse]) -> str | None:
 def misplaced(uses: Sequence[MethodUse], gpu_count: int) -> str | None:
     """Why methods do not fit the number of devices; ``None`` if they do.
 
-    On several devices exactly one method must distribute the training; on one device none has anything to do.
+    On several devices exactly one method must distribute the training; on one device none may.
     """
     distributing = [use for use in uses if get_method(use.name).distributes]
     if gpu_count == 1:
@@ -184,10 +183,10 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int) -> str | None:
 def worst_fidelity(
     uses: Sequence[MethodUse], *, accumulation_steps: int, facts: Facts | None, gpu_count: int = 1
 ) -> Fidelity:
-    """The worst class among the methods, the micro-batching and the sharing of batches between devices.
+    """The worst class among the methods, micro-batching and the sharing of batches between devices.
 
-    Both reorder float sums; with BatchNorm they change what is learned, because statistics are taken over the
-    micro-batch of one device, and so they do wherever the probe saw that a loss looks at samples together.
+    The latter two reorder float sums. They change what is learned with BatchNorm, whose statistics are then those of
+    one device's micro-batch, and if the probe saw that the loss depends on several samples jointly.
     """
     classes = [fidelity_of(use) for use in uses]
     if accumulation_steps > 1 or gpu_count > 1:
@@ -211,8 +210,8 @@ def draws_other_masks(uses: Sequence[MethodUse], facts: Facts) -> bool:
 def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     """Apply methods to a training in the order of their stages, and complete it with its optimizer.
 
-    The optimizer is built before the first method that changes it, after all that change the model. Without any
-    methods the training is completed all the same. On an error, process-wide settings are undone.
+    The optimizer is built after all methods that change the model, and before the first that changes the optimizer. The
+    training is completed even without methods. On an error, process-wide settings are undone.
 
     Raises:
         MethodRefusedError: A method is unknown, conflicts with another, or finds that it cannot apply.

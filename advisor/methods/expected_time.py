@@ -1,4 +1,4 @@
-"""What the methods declare about the time of a step, as a ratio for one setting on one device."""
+"""The declared effect of a setting on the step time of one device, as a ratio."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from advisor.workload.facts import Facts
 __all__ = ["expected_time_ratio"]
 
 _MATMUL_SHARE = 0.75
-"""Share of matrix products in the time of a step: of transformers and convolutional networks most of it."""
+"""Share of matrix products in the step time: most of it for transformers and convolutional networks."""
 
 _SHORT_SHARE = 0.5
-"""What is left of the rest of a step in a format of 16 bits: its bytes halve."""
+"""Factor on the rest of a step in a 16-bit format, whose bytes halve."""
 
 
 def expected_time_ratio(method: Method, setting: MethodUse, hardware: Hardware, facts: Facts | None = None) -> float:
-    """Expected time of a step with a setting over that without it, at the same batch.
+    """Expected step time with a setting relative to that without it, at the same batch.
 
-    What is computed twice is so on any device. What is gained is gained by a GPU's tensor cores, launches and caches:
-    on a CPU nothing is expected of it, except where the method says what a CPU gains. What a number format is worth
-    follows from its rate, where that was measured.
+    Recomputation costs the same on any device. Gains come from a GPU's tensor cores, launches and caches: on a CPU none
+    is expected unless the method declares it. The effect of a number format follows from its rate, if that was
+    measured.
 
     Args:
         method: The method.
         setting: One setting of it.
         hardware: The device.
-        facts: What the probe measured, if there was one.
+        facts: What the probe measured, if it ran.
     """
     measured = None if facts is None else method.measured_time_ratio(setting.parameters, facts)
     if measured is not None:
@@ -43,6 +43,6 @@ def expected_time_ratio(method: Method, setting: MethodUse, hardware: Hardware, 
     number_format = format_of(method, setting)
     relative = relative_rate(number_format, facts) if number_format and facts is not None else None
     if relative is not None:
-        # What is declared is what the best device gains.
+        # The declared gain is that of the best device.
         return max(ratio, _MATMUL_SHARE / relative + (1 - _MATMUL_SHARE) * _SHORT_SHARE)
     return ratio if on_cuda or known is not None else max(1.0, ratio)

@@ -22,7 +22,7 @@ class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str
     parameters: dict[str, ParameterValue] = {}
 
-    @functools.cached_property  # A search asks for it hundreds of thousands of times.
+    @functools.cached_property  # A search reads it hundreds of thousands of times.
     def label(self) -> str:
         """Compact form, e.g. ``"checkpoint(every=2)"``."""
         if not self.parameters:

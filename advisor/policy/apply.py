@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["HasPolicy", "apply_policy"]
 
 _MARK = "_momadvise_policy"
-"""Attribute of a model that a policy was applied to: two trainings of one model would update it twice."""
+"""Marks a model that has a policy: two trainings of one model would update it twice."""
 
 
 class HasPolicy(Protocol):
@@ -34,11 +34,11 @@ class HasPolicy(Protocol):
 
     @property
     def sample_dims(self) -> SampleDims | None:
-        """Where a batch has its samples, if not where a training takes them to be."""
+        """Where a batch has its samples, if not in the default place."""
 
     @property
     def reduction(self) -> Reduction | None:
-        """How the loss of a batch follows from those of its micro-batches, if not as a training takes it to."""
+        """How the loss of a batch follows from those of its micro-batches, if not as by default."""
 
 
 def apply_policy(
@@ -55,13 +55,13 @@ def apply_policy(
     sample_dims: SampleDims | None = None,
     reduction: Reduction | None = None,
 ) -> Training:
-    """Make a training out of a model: the same code that the trials ran.
+    """Apply a policy to a model, with the same code that the trials ran.
 
     Args:
-        policy: What to apply: a policy, an answer of ``advisor.tune``, or the path of a policy file.
+        policy: A policy, an answer of ``advisor.tune``, or the path of a policy file.
         model: The model; it is moved to ``device`` and changed in place.
-        device: Where to train; by default the CUDA device that ``LOCAL_RANK`` names (the first without it, or if no
-            other is visible), which becomes the current one, if there is one, else the CPU.
+        device: Where to train; default: the CUDA device that ``LOCAL_RANK`` names (the first if it is unset, or if no
+            other is visible), which becomes the current device; without CUDA, the CPU.
         compute_loss: ``(model, batch) -> scalar``; by default the loss that the model itself returns.
         build_optimizer: ``(parameters) -> optimizer``; by default AdamW.
         count_targets: ``(batch) -> number`` of targets that the loss averages over, the weight of a micro-batch; by
@@ -69,19 +69,18 @@ def apply_policy(
         linear_head: ``(model, batch) -> (hidden, weight, bias or None, targets)`` for losses computed in chunks.
         max_grad_norm: Clip the gradient's norm to this before every optimizer step.
         blocks: Classes of the repeated blocks, when they cannot be found.
-        sample_dims: Where a batch has its samples, if not in dimension 0 of all that it holds: path of a part
-            (``"labels"``, ``"0.boxes"``) -> the dimension, ``None`` for what every sample shares, or ``"uncut"``.
-        reduction: How the loss of a batch follows from those of its micro-batches, where it is no mean over the labels
-            of text that are not -100, or else over samples.
+        sample_dims: Where a batch has its samples, if not in dimension 0 of every part: path of a part (``"labels"``,
+            ``"0.boxes"``) -> the dimension, ``None`` if all samples share the part, or ``"uncut"``.
+        reduction: How the loss of a batch follows from those of its micro-batches; default: a mean over the labels of
+            text that are not -100, otherwise over samples.
 
     Returns:
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
 
     Raises:
-        OptionError: ``LOCAL_RANK`` is no number.
-        PolicyError: The file cannot be read, the processes of torch.distributed are not as many as the policy's GPUs,
-            there are more of them than GPUs, it names a method or value that does not exist, or the model has a policy
-            already.
+        OptionError: ``LOCAL_RANK`` is not a number.
+        PolicyError: The file cannot be read or names an unknown method or value, the number of torch.distributed
+            processes differs from the policy's GPUs or exceeds the visible ones, or the model already has a policy.
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
@@ -127,12 +126,12 @@ def apply_policy(
         raise
     object.__setattr__(model, _MARK, policy.label)
     if not policy.methods:
-        training.on_close(lambda: vars(model).pop(_MARK, None))  # nothing of it is left in the model
+        training.on_close(lambda: vars(model).pop(_MARK, None))  # plain training leaves nothing in the model
     return training
 
 
 def _default_device() -> str:
-    """The GPU of this process, which becomes the current one: a library that names no device computes there.
+    """The GPU of this process, made the current one for libraries that name no device.
 
     Raises:
         PolicyError: This machine has fewer GPUs than processes.
@@ -147,16 +146,16 @@ def _default_device() -> str:
             f"Every process must have a GPU of its own, but LOCAL_RANK is {rank} and {count} GPUs are visible. "
             "Start fewer processes, or make more GPUs visible with CUDA_VISIBLE_DEVICES."
         )
-    device = f"cuda:{rank if count > 1 else 0}"  # a process that sees one alone was given its own
+    device = f"cuda:{rank if count > 1 else 0}"  # a process that sees only one GPU was given its own
     torch.cuda.set_device(device)
     return device
 
 
 def _check_processes(policy: Policy) -> None:
-    """One process per GPU of the policy: with fewer it would wait for the others, with more each would train alone.
+    """Require one process per GPU of the policy: fewer would wait for the others, more would each train alone.
 
     Raises:
-        PolicyError: There are more or fewer.
+        PolicyError: Their numbers differ.
     """
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""The policy file: a choice, the evidence for it, and what it was measured on, as YAML with a schema version."""
+"""The policy file: a policy, the evidence for it, and where it was measured, as YAML with a schema version."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ __all__ = [
 ]
 
 SCHEMA = 1
-"""Version of the file's layout. Files of another version are refused, never guessed at."""
+"""Version of the file's layout. Files of another version are refused."""
 
 
 class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the measurements hold for. When one of these changes, tune again.
+    """What the measurements are valid for. When one of these changes, tune again.
 
     Attributes:
         workload: Name and hash of the model's source.
-        hardware: Device name, its memory, and the count and kind of what is beside it.
+        hardware: The device (kind, name, memory, driver, compute capability) and the host's cores.
         versions: Package -> version.
         request: Hash over goal, limits, search space and options.
     """
@@ -54,15 +54,15 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CostEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an iteration costs, and by which price.
+    """What an iteration costs, and at which price.
 
     Attributes:
         latency_seconds: Median time of an iteration.
         usd_per_iteration: Price x devices x time.
         gpu_count: Devices that train together.
-        usd_per_hour: What an hour of one device costs.
-        price_source: Who says so.
-        price_date: Day of that figure, as its source states it.
+        usd_per_hour: Price of an hour of one device.
+        price_source: Where the price comes from.
+        price_date: Date of the price, as its source states it.
         joules_per_iteration: Energy of all devices, where it was measured.
     """
 
@@ -76,17 +76,17 @@ class CostEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ComparisonEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Its training beside the exact run's: same seed, same batches.
+    """A policy's training compared with the reference run: same seed, same batches.
 
     Attributes:
         steps: Steps of both.
         loss_drift: Largest difference of the smoothed loss curves, relative.
-        final_loss_ratio: Mean of the last losses relative to the exact run's.
-        learned: How far the exact run's own loss fell.
-        gradient_error: Relative L2 error of the first gradient, where it could be compared.
-        gradient_cosine: Of the angle between the two gradients.
-        reference: The policy of the exact run.
-        observed_fidelity: The class that these figures are within.
+        final_loss_ratio: Mean of the last losses relative to the reference run's.
+        learned: How far the reference run's own loss fell.
+        gradient_error: Relative L2 error of the first gradient, if it could be compared.
+        gradient_cosine: Cosine of the angle between the two gradients.
+        reference: The policy of the reference run.
+        observed_fidelity: The best class whose tolerances these values meet.
     """
 
     steps: int
@@ -100,24 +100,24 @@ class ComparisonEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why this policy: measured figures only.
+    """Why this policy was chosen: measured values only.
 
     Attributes:
         goal: The goal it was chosen for.
-        date: Day of the measurement, ISO format.
+        date: Date of the measurement, ISO format.
         samples_per_second: Throughput measured by the search.
         relative_spread: Half the width of its 95 % confidence interval, relative.
         peak_bytes: Peak device memory (reserved on CUDA, live tensor storage on CPU).
         memory_limit_bytes: The limit that it had to stay below.
         fidelity: How far training may differ from plain training.
         loss_drift: Largest relative difference of the first losses from plain training, when measured.
-        comparison: Its training beside the exact run's, when that was measured.
-        not_compared: Why it was not.
+        comparison: Its comparison with the reference run, when measured.
+        not_compared: Why there is no comparison.
         speedup_over_baseline: Samples per second over the baseline's, from turns in fresh processes, and the ends of
             its 95 % interval: value, low, high.
         baseline_samples_per_second: Plain training at the user's own batch.
         baseline_batch: That batch.
-        confirmed_samples_per_second: The emitted wrapper in a fresh process, when it was run.
+        confirmed_samples_per_second: Throughput of the emitted wrapper in a fresh process, when it was run.
         confirmed_peak_bytes: Its peak.
         tie: Whether the gain over the baseline is inside the noise.
         trials: Policies that were measured.
@@ -157,10 +157,10 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         policy: The policy.
-        sample_dims: Where a batch has its samples, if not where a training takes them to be.
-        reduction: How the loss of a batch follows from those of its micro-batches, if not as a training takes it to.
+        sample_dims: Where a batch has its samples, if not in the default place.
+        reduction: How the loss of a batch follows from those of its micro-batches, if not as by default.
         evidence: Why it was chosen.
-        fingerprints: What that holds for.
+        fingerprints: What the evidence is valid for.
     """
 
     policy: Policy

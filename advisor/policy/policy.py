@@ -13,15 +13,14 @@ __all__ = ["Policy"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A choice that can be applied, measured and written to a file.
+    """A set of methods and a batch that can be applied, measured and written to a file.
 
     Attributes:
-        methods: Methods in use, sorted by name (the order of application is the methods' own affair).
+        methods: Methods in use, sorted by name (they are applied in the order of their stages).
         micro_batch: Samples per forward pass.
         accumulation_steps: Forward-backward passes per optimizer step.
         gpu_count: Devices that train together.
-        settled: Method -> what it settled on when it was measured, in words of its own (``Training.settled``): with it
-            the method does the same again instead of finding out anew.
+        settled: Method -> what it settled on when it was measured (``Training.settled``), which it then reuses.
     """
 
     methods: tuple[MethodUse, ...] = ()
@@ -53,6 +52,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def combination_key(self) -> str:
-        """Identity of the methods alone, whatever the batch."""
+        """Identity of the methods alone, without the batch."""
         canonical = msgspec.json.encode(self.methods, order="deterministic")
         return hashlib.sha256(canonical).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Emit ``wrapper.py``: a small file that a person can read, which applies one policy to a model."""
+"""Emit ``wrapper.py``: a small, readable file that applies one policy to a model."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ POLICY = advisor.Policy(
     Options, all optional: device, build_optimizer(parameters), compute_loss(model, batch), count_targets(batch),
     linear_head(model, batch), max_grad_norm, blocks. They are explained in `help(advisor.apply_policy)`.
 
-    With a loop of your own, in place of `training.step(batch)`:
-        for piece in training.split(batch):
-            loss = training.forward(piece)  # times its share: do not divide it by the number of pieces
+    In a custom loop, instead of `training.step(batch)`:
+        for micro_batch in training.split(batch):
+            loss = training.forward(micro_batch)  # scaled to its share: do not divide by their number
             training.backward(loss)
         training.optimizer_step()
 
@@ -51,8 +51,8 @@ POLICY = advisor.Policy(
 
 _STATE = """    `training.state_dict()["model"]` loads into a plain model."""
 _STATE_OF_SEVERAL = """\
-    `training.state_dict()["model"]` loads into a plain model: every process calls it, and rank 0 gets it. In a loop of
-    your own, all passes but the last one go inside `with training.accumulating():`. To evaluate, every process calls
+    `training.state_dict()["model"]` loads into a plain model: every process calls it, and rank 0 gets it. In a
+    custom loop, all passes but the last one go inside `with training.accumulating():`. To evaluate, every process calls
     `training.evaluate(lambda model: model(...))`."""
 
 _CHECK = """\
@@ -69,12 +69,12 @@ _CONSTANTS = {"max_grad_norm": "MAX_GRAD_NORM", "blocks": "BLOCKS"}
 
 
 def apply_lines(policy: Policy, options: Sequence[str], machines: int = 1) -> tuple[str, ...]:
-    """The lines of Python that apply a wrapper.
+    """Python lines that apply a wrapper.
 
     Args:
         policy: The policy it applies.
-        options: What the workload defines itself (``Facts.workload_options``): without them another loss or
-            optimizer than the measured one would be trained with.
+        options: What the workload defines itself (``Facts.workload_options``): without them, training would use another
+            loss or optimizer than the measured one.
         machines: How many of them have equal shares of the policy's devices.
     """
     passed = "".join(f", {name}={_CONSTANTS.get(name, name)}" for name in options)
@@ -87,7 +87,7 @@ def apply_lines(policy: Policy, options: Sequence[str], machines: int = 1) -> tu
         samples = f"this process's {own} of {policy.global_batch} samples"
         start = (f"torch.distributed.init_process_group()  # {count} processes: {_torchrun(count, machines)} train.py",)
     return (
-        "from wrapper import prepare  # wrapper.py, copied beside your code",
+        "from wrapper import prepare  # wrapper.py, copied next to your code",
         *start,
         f"training = prepare(model{passed})  # a plain model; {where}",
         f"loss = training.step(batch)  # forward, backward and optimizer step; batch: {samples} on the CPU",
@@ -95,11 +95,11 @@ def apply_lines(policy: Policy, options: Sequence[str], machines: int = 1) -> tu
 
 
 def size_lines(size: Mapping[str, int | float], takers: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The lines of Python that build a model and its batches at a size; none for the model as it is.
+    """Python lines that build a model and its batches at a size; none for the model as it is.
 
     Args:
         size: Arguments of ``build_model`` and ``make_batch``.
-        takers: Function, or ``config`` of a Hugging Face model -> which it takes (``Facts.size_arguments``).
+        takers: Function, or ``config`` of a Hugging Face model -> the arguments it takes (``Facts.size_arguments``).
     """
 
     def call(role: str, *first: str) -> str:
@@ -131,11 +131,11 @@ def wrapper_source(
     Args:
         policy: The policy it applies.
         headline: First line of its docstring.
-        details: Figures and where they come from, for a person.
+        details: Measurements and their origin, for a reader.
         options: What the workload defines itself (``Facts.workload_options``).
         size: Result of :func:`size_lines`.
         machines: How many of them have equal shares of the policy's devices.
-        layout: Where a batch has its samples, and how its loss follows from those of its parts.
+        layout: Where a batch has its samples, and how its loss follows from those of its micro-batches.
     """
     lines = ["    methods=("]
     for method in policy.methods:
@@ -166,7 +166,7 @@ def wrapper_source(
 
 
 def _check(policy: Policy, options: Sequence[str], machines: int) -> str:
-    """Lines that refuse to train without what was measured: another loss or optimizer is another training."""
+    """Lines that refuse to train without the measured loss or optimizer."""
     if not options:
         return ""
     line = next(line for line in apply_lines(policy, options, machines) if "prepare(model" in line).split("  #")[0]
@@ -174,7 +174,7 @@ def _check(policy: Policy, options: Sequence[str], machines: int) -> str:
 
 
 def _about_batches(layout: BatchLayout | None) -> str:
-    """Constants that say of batches what a training would not take for granted."""
+    """Constants for what a training would not assume about batches."""
     text = ""
     if layout is not None and layout.sample_dims is not None:
         dims = "".join(f"    {json.dumps(path)}: {dim!r},\n" for path, dim in layout.sample_dims.items())
@@ -198,13 +198,13 @@ def _passed(layout: BatchLayout | None) -> str:
 
 
 def _torchrun(count: int, machines: int) -> str:
-    """The launcher's own words for so many processes."""
+    """The launcher's command for so many processes."""
     nodes = f"--nnodes {machines} " if machines > 1 else ""
     return f"torchrun {nodes}--nproc-per-node {count // machines}"
 
 
 def _inside_docstring(text: str) -> str:
-    """Text that cannot end or escape the docstring it is put into."""
+    """Text that cannot end the docstring it is put into."""
     return text.replace("\\", "/").replace('"""', "'''")
 
 
@@ -219,7 +219,7 @@ def write_wrapper(
     machines: int = 1,
     layout: BatchLayout | None = None,
 ) -> None:
-    """Write the wrapper: a reader sees the old file or the new one, never half of one."""
+    """Write the wrapper atomically: a reader sees the old file or the new one."""
     text = wrapper_source(
         policy,
         headline=headline,

@@ -1,4 +1,4 @@
-"""How the blocks of a model are called: one hidden state, and further arguments that are the same for all of them."""
+"""How the blocks of a model are called: with one hidden state, and further arguments that all blocks share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from advisor.training.structure import unwrapped
 __all__ = ["NO_CHAIN", "BlockCall", "remembered", "returned"]
 
 NO_CHAIN = "blocks must take one tensor and return one, each called on what the one before it returned"
-"""The rule that blocks break which cannot be run as one."""
+"""The rule broken by blocks that cannot be run as one."""
 
 _PLAIN = (bool, int, float, str, torch.device)
 
 
 class BlockCall:
-    """One call of a block, without its hidden state: nothing here keeps that alive.
+    """One call of a block, without its hidden state, which is not kept alive.
 
     Args:
         place: Where the hidden state belongs: ``None`` for the first positional argument, else its keyword.
@@ -43,7 +43,7 @@ class BlockCall:
     def read(
         cls, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[torch.Tensor, BlockCall] | None:
-        """The hidden state that a block is called on and the rest of the call; ``None`` if there is no such tensor.
+        """The hidden state of a call and the rest of the call; ``None`` if there is no such tensor.
 
         The hidden state is the first argument, given by position or by keyword.
         """
@@ -55,10 +55,10 @@ class BlockCall:
         return kwargs[place], cls(place, (), {name: value for name, value in kwargs.items() if name != place})
 
     def run(self, block: Callable[..., Any], hidden: torch.Tensor) -> torch.Tensor:
-        """Call a block on a hidden state, with everything else as here.
+        """Call a block on a hidden state, with this call's other arguments.
 
         Raises:
-            MethodRefusedError: The block returns something else than one tensor.
+            MethodRefusedError: The block returns anything but one tensor.
         """
         if self.place is None:
             output = block(hidden, *self.args, **self.kwargs)
@@ -71,11 +71,11 @@ class BlockCall:
         return tensor
 
     def rest(self) -> tuple[Any, ...]:
-        """Everything but the hidden state, to be compared with another call's."""
+        """Everything but the hidden state, for comparison with another call."""
         return (self.place, self.args, self.kwargs)
 
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors among the further arguments; one that needs a gradient must be given one."""
+        """The tensors among the further arguments; those that require a gradient must get one."""
         leaves = torch.utils._pytree.tree_leaves((self.args, self.kwargs))
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -88,9 +88,9 @@ def returned(output: Any) -> torch.Tensor | None:
 
 
 def remembered(value: Any) -> Callable[[Any], bool]:
-    """Whether a later value is the same one: the very same objects, or equal plain values, also inside containers.
+    """Whether a later value is the same: identical objects, or equal plain values, also inside containers.
 
-    A tensor that was written to since is another one. Keeps no tensor alive.
+    A tensor that was written to since counts as different. Keeps no tensor alive.
     """
     if isinstance(value, _PLAIN) or value is None:
         return lambda other: type(other) is type(value) and bool(other == value)
@@ -110,19 +110,19 @@ def remembered(value: Any) -> Callable[[Any], bool]:
         )
     try:
         reference = weakref.ref(value)
-    except TypeError:  # A few built-in kinds take no weak references; none of them holds a tensor.
+    except TypeError:  # A few built-in types take no weak references; none of them holds a tensor.
         return lambda other: other is value
     version = _version(value)
     return lambda other: other is not None and other is reference() and _version(other) == version
 
 
 def _version(value: Any) -> int | None:
-    """How often a tensor was written to; ``None`` where that is not counted."""
+    """How often a tensor was written to; ``None`` if that is not counted."""
     return None if not isinstance(value, torch.Tensor) or value.is_inference() else value._version
 
 
 def _first_parameter(block: nn.Module) -> str | None:
-    """The name of the first parameter of a block's forward pass; of a wrapped block, of what is wrapped."""
+    """The name of the first parameter of a block's forward method, looking through wrappers."""
     names = [
         name
         for name, parameter in inspect.signature(unwrapped(block).forward).parameters.items()

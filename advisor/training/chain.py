@@ -1,12 +1,12 @@
-"""Running several consecutive blocks of a model as one, although the model calls them one by one.
+"""Run several consecutive blocks of a model as one, although the model calls them one by one.
 
-A model calls its blocks in a loop. What is to be done with several of them at once (recompute them from one stored
-input; run them in another way altogether) has no place in that loop. Here every block is put into a
-:class:`ChainLink`; when the model calls the first link of a segment, the whole segment runs, and the calls of its
-other links pass their input through. That is only right if the model hands on what it was given, so each such call is
-checked: it must come in turn, on the very tensor that the segment returned, unchanged, with the same further arguments,
-and with no random number drawn in between. Nothing else, in the loss or beside it, may use what a block inside of a
-segment returns: it is what the whole segment returns.
+A model calls its blocks in a loop, which leaves no place to treat several of them at once (to recompute them from one
+stored input, or to run them in another way). So every block is put into a :class:`ChainLink`: when the model calls the
+first link of a segment, the whole segment runs, and the calls of its other links pass their input through. This is only
+correct if the model passes on each output, so each such call is checked: it must come in order, on the very tensor that
+the segment returned, unmodified, with the same further arguments, and with no random number drawn in between. Nothing
+else, in the loss or outside it, may use the output of a block inside a segment, because that is the output of the whole
+segment.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _USED_ELSEWHERE = "what a block returns is also used by something else than the 
 Runner = Callable[[Sequence[nn.Module], torch.Tensor, BlockCall], torch.Tensor]
 """``(blocks, hidden, call) -> hidden``: runs the blocks of a segment, each by ``call.run(block, hidden)``.
 
-What it may keep for the backward pass is its own affair. It is called under autocast as the first block is, and must
-draw the random numbers that the blocks draw, in their order.
+It decides what to keep for the backward pass. It is called under the first block's autocast state, and must draw the
+same random numbers as the blocks, in the same order.
 """
 
 
@@ -49,9 +49,10 @@ class Segment:
 
     Attributes:
         start: Number of the first block.
-        stop: Number after that of the last.
-        run: What to run them by.
-        always: Also where no gradient is recorded: for what changes the outcome, not only what is kept.
+        stop: Number of the last block, plus one.
+        run: The function that runs them.
+        always: Whether to run them so without gradients too, because ``run`` changes the outcome and not only what is
+            kept.
     """
 
     start: int
@@ -63,14 +64,14 @@ class Segment:
 class Chain:
     """The blocks of a model, each in a :class:`ChainLink`, and the segments that they run in.
 
-    Blocks in no segment run as they always did. Under ``no_grad`` every block does, unless its segment says otherwise.
+    Blocks outside segments run unmodified. Under ``no_grad`` all do, unless their segment has ``always``.
 
     Args:
-        training: Whose model to change in place. Its forward passes are checked to have called every segment whole.
+        training: The training whose model to change in place. Each forward pass must call every segment completely.
         blocks: The blocks, as ``find_blocks`` returns them.
 
     Attributes:
-        segments: What runs as one, none beside another's blocks; may be replaced between two forward passes.
+        segments: The segments, which must not overlap; may be replaced between two forward passes.
     """
 
     def __init__(self, training: Training, blocks: Sequence[nn.Module]) -> None:
@@ -80,7 +81,7 @@ class Chain:
         self._links = [weakref.ref(link) for link in _put_into_links(training.model, blocks, self)]
         self._pending: _Pending | None = None
         self._runs = 0
-        # Node in the graph of what a block inside of a segment returned -> the only node that may use it; in forward
+        # Graph node of the output of a block inside a segment -> the only node that may use it; in forward
         # passes that are checked.
         self._users: dict[Any, Any] | None = None
         self._uses = OtherUses()
@@ -92,7 +93,7 @@ class Chain:
         return len(self._links)
 
     def call(self, link: ChainLink, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the model gets that calls the block in a link.
+        """The output of a link that the model calls.
 
         Raises:
             MethodRefusedError: The model does not call the blocks of a segment as a chain.
@@ -127,7 +128,7 @@ class Chain:
         except (RuntimeError, TypeError, ValueError) as error:
             if self._users is None or len(blocks) == 1 or is_out_of_memory(error):
                 raise
-            # The model trained without methods: it hands its blocks something else than this chain of calls does.
+            # The model trained without methods, so it passes its blocks other arguments than this chain does.
             raise self._refused(
                 f"called so, on the first one's further arguments, blocks {segment.start} to {segment.stop - 1} raised "
                 f"{type(error).__name__}: {error}"
@@ -139,7 +140,7 @@ class Chain:
         return output, call.in_tuple
 
     def _passed(self, number: int, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
-        """Check the call of a block that was run already; its input under a name of its own, and whether in a tuple."""
+        """Check the call of a block that already ran; returns its input as a view, and whether in a tuple."""
         pending = self._pending
         if pending is None or number != pending.next:
             missed = "the first of its segment" if pending is None else f"block {pending.next}"
@@ -160,7 +161,7 @@ class Chain:
         return output, pending.in_tuple
 
     def _check_users(self, loss: torch.Tensor) -> None:
-        """Once for the segments in use: whether the loss uses what should only be handed to the next block."""
+        """Check once per set of segments that the loss uses no output meant only for the next block."""
         users, self._users = self._users, None
         if not users:
             return
@@ -182,12 +183,12 @@ class Chain:
             raise self._refused(f"block {self._pending.next} is not called after the block before it")
 
     def _refused(self, seen: str, rule: str = f"{NO_CHAIN}, but ") -> MethodRefusedError:
-        self._pending = None  # What is called next starts anew.
+        self._pending = None  # The next call starts a new segment.
         return MethodRefusedError(rule + seen)
 
     @contextlib.contextmanager
     def _forward(self) -> Generator[None, None, None]:
-        """Around every forward pass of the training: nothing is left over from one that failed."""
+        """Context for every forward pass: clears what a failed pass left."""
         self._pending = None
         checking = self._checked is not self.segments
         self._users = {} if checking else None
@@ -207,11 +208,11 @@ class Chain:
 
 
 class ChainLink(ActivationWrapper):
-    """A block in the place where the model holds it; names and attributes are those of the block.
+    """Takes a block's place in the model, with the names and attributes of the block.
 
     Args:
-        block: The block, or what is wrapped around it.
-        chain: Whose call this is.
+        block: The block, or its outermost wrapper.
+        chain: The chain that handles the call.
         number: Number of the block in the chain.
     """
 
@@ -223,26 +224,26 @@ class ChainLink(ActivationWrapper):
 
     @property
     def block(self) -> nn.Module:
-        """What to call for the block alone."""
+        """The module to call for the block alone."""
         block = self._checkpoint_wrapped_module
         assert isinstance(block, nn.Module)
         return block
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the chain makes of this call."""
+        """Let the chain handle the call."""
         return self._chain.call(self, args, kwargs)
 
 
 class _Pending:
-    """What the calls of the other blocks of a segment must be like, once the segment was run. Keeps no tensor alive.
+    """What the calls of a segment's other blocks must look like after it ran. Keeps no tensor alive.
 
     Attributes:
         next: Number of the block that must be called next.
-        stop: Number after that of the last block.
-        is_output: Whether a tensor is what was returned last.
+        stop: Number of the last block, plus one.
+        is_output: Whether a tensor is the last output.
         is_rest: Whether the further arguments are those of the first call.
         in_tuple: Whether the blocks return their hidden state in a tuple.
-        drawn: Where the random numbers stood after the segment; ``None`` if it drew none.
+        drawn: State of the random numbers after the segment; ``None`` if it drew none.
     """
 
     def __init__(self, segment: Segment, output: torch.Tensor, call: BlockCall, drawn: bytes | None) -> None:
@@ -255,13 +256,13 @@ class _Pending:
 
 
 def _put_into_links(model: nn.Module, blocks: Sequence[nn.Module], chain: Chain) -> list[ChainLink]:
-    """Put every block, with the wrappers that it has, into a link wherever the model holds it."""
+    """Put every block, with its wrappers, into a link wherever the model holds it."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
     links: dict[int, ChainLink] = {}
     for parent in list(model.modules()):
         if isinstance(parent, ActivationWrapper):
             continue  # The link goes around the outermost wrapper.
-        for name, child in list(parent._modules.items()):  # named_children leaves out what is there twice
+        for name, child in list(parent._modules.items()):  # named_children leaves out duplicates
             number = None if child is None else numbers.get(id(unwrapped(child)))
             if child is not None and number is not None:
                 if number not in links:

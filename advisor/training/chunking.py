@@ -1,7 +1,7 @@
-"""Work on long tensors chunk by chunk, so that it takes little memory beside input and output.
+"""Process long tensors in chunks, to take little memory beyond input and output.
 
-The number of chunks depends on the batch, and so do the allocations of a step. Whoever records them can listen for
-where chunked work begins and ends, and count all of it as one.
+The number of chunks, and so of allocations, depends on the batch. Recorders of allocations can listen for the beginning
+and end of chunked work and count all of it as one.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from torch._subclasses.fake_tensor import FakeTensor
 __all__ = ["chunks", "telling_of_chunks"]
 
 _ON_CPU = 2**15
-"""Values at a time: they stay in the cache, and a batch of few samples fills a chunk already."""
+"""Values at a time: they fit in the cache, and even a small batch fills a chunk."""
 
 _ELSEWHERE = 2**22
-"""Values at a time where every operator is a launch that a small chunk would not hide."""
+"""Values at a time on a GPU, where small chunks would not hide the kernel launches."""
 
 _listeners: list[Callable[[bool], None]] = []
 
 
 def chunks(tensor: torch.Tensor, length: int, values_each: int = 1) -> Iterator[slice]:
-    """Where the chunks lie.
+    """Yield the chunks of a tensor as slices.
 
-    What the caller makes of one chunk should be gone before it asks for the next: work on it in a function of its own.
+    The caller should free its temporaries before asking for the next chunk: process each in a function of its own.
 
     Args:
-        tensor: What is worked on; it names the device. Of a fake tensor the first chunk says all there is to know: its
-            memory is used again for the others.
-        length: What is cut: values, or groups of them.
-        values_each: Values in each of these.
+        tensor: The tensor, for its device. A fake tensor yields only the first chunk: the others reuse its memory.
+        length: Number of values, or of groups of values, to split.
+        values_each: Values per group.
 
     Yields:
         One slice of ``range(length)`` after the other.
@@ -45,7 +44,7 @@ def chunks(tensor: torch.Tensor, length: int, values_each: int = 1) -> Iterator[
 
 @contextlib.contextmanager
 def telling_of_chunks(listener: Callable[[bool], None]) -> Generator[None, None, None]:
-    """Call ``listener`` with true where chunked work begins, and with false where it ends."""
+    """Call ``listener`` with true when chunked work begins, and with false when it ends."""
     _listeners.append(listener)
     try:
         yield

@@ -12,7 +12,7 @@ __all__ = ["why_not_compiled"]
 
 
 def why_not_compiled(device: torch.device) -> str:
-    """Why the default backend cannot compile for a device; empty if what it needs is there.
+    """Why the default backend cannot compile for a device; empty if it can.
 
     Kernels for a CPU are C++, those for a GPU are Triton's, whose launcher is C.
     """

@@ -1,6 +1,6 @@
-"""What modules keep in containers and objects of the user's own: counters in a dictionary, a helper with a generator.
+"""State that modules keep in the user's own containers and objects: counters in a dictionary, a helper's generator.
 
-Nothing of it is part of a module's state, and a forward pass may change all of it.
+None of it is in a module's state dictionary, and a forward pass may change all of it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _COLLECTIONS = (list, dict, set, collections.deque)
 _NO_HELPERS = (torch.nn.Module, torch.Tensor, type, types.ModuleType, enum.Enum, BaseException)
 _DEPTH = 4
 _MOST = 256
-"""Containers that are looked into for one module: whoever holds a whole framework is not walked through."""
+"""Containers searched per module: a module that holds a whole framework is not traversed."""
 
 _MOST_BYTES = 2**20
-"""Of an array that is copied: a larger one is a data set."""
+"""Largest array that is copied: a larger one is a data set."""
 
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 def kept_in(owner: Any) -> list[tuple[str, Any]]:
-    """Every collection and object of the user's that a module or function holds, by the name that leads there.
+    """Every user-defined object and collection that a module or function holds, by its path.
 
-    However deep, and in what functions of the user's enclose: a counter that a function keeps is as much a state.
+    At any depth, and in closures of the user's functions: a counter in a closure is state, too.
     """
     found: list[tuple[str, Any]] = []
     seen = {id(owner)}
@@ -59,7 +59,7 @@ def kept_in(owner: Any) -> list[tuple[str, Any]]:
 
 
 def _cells(function: Any) -> Iterator[tuple[str, Any]]:
-    """What a function of the user's encloses: a collection itself, a number by the cell that it is counted in."""
+    """The closure of a user's function: collections themselves, numbers by their cell."""
     if not isinstance(function, types.FunctionType) or not is_users(function.__code__.co_filename):
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -80,7 +80,7 @@ def is_container(value: Any) -> bool:
     if isinstance(value, _NO_HELPERS) or not isinstance(getattr(value, "__dict__", None), dict):
         return False
     module = type(value).__module__
-    if module not in sys.modules:  # a file that somebody ran or loaded by its path
+    if module not in sys.modules:  # a file that was run or loaded by its path
         return True
     file = getattr(sys.modules[module], "__file__", None)
     return isinstance(file, str) and is_users(file)
@@ -92,7 +92,7 @@ def _is_array(value: Any) -> bool:
 
 
 def children_of(container: Any) -> Iterator[tuple[str, Any]]:
-    """What is in it, by key, index or attribute."""
+    """Its contents, by key, index or attribute."""
     if isinstance(container, dict):
         yield from ((str(key), value) for key, value in list(container.items()))
     elif isinstance(container, list | tuple | collections.deque):
@@ -104,7 +104,7 @@ def children_of(container: Any) -> Iterator[tuple[str, Any]]:
 
 
 def enclosed(value: Any) -> Iterator[Any]:
-    """What a function of the user's sees of where it was made."""
+    """The closure variables of a user's function."""
     if isinstance(value, types.FunctionType) and is_users(value.__code__.co_filename):
         for cell in value.__closure__ or ():
             try:
@@ -114,7 +114,7 @@ def enclosed(value: Any) -> Iterator[Any]:
 
 
 def numbers_in(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Numbers, arrays, and tensors without a gradient, in what a module or function keeps, by the name of each."""
+    """Numbers, arrays, and tensors without a gradient that a module or function keeps, by name."""
     for name, container in kept_in(owner):
         if _is_array(container):
             yield name, torch.tensor(container)
@@ -129,7 +129,7 @@ def numbers_in(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def contents(container: Any) -> Any:
-    """A shallow copy of what is in it, to fill it with again."""
+    """A shallow copy of its contents, to restore them from."""
     if isinstance(container, dict):
         return dict(container)
     if isinstance(container, list | collections.deque):
@@ -142,14 +142,14 @@ def contents(container: Any) -> Any:
 
 
 def copied(held: Any) -> Any:
-    """The same with copies of the tensors and arrays that may be written to."""
+    """The same contents, with copies of tensors and arrays that may be written to."""
     if isinstance(held, dict):
         return {key: _copy(value) for key, value in held.items()}
     return [_copy(value) for value in held] if isinstance(held, list) else _copy(held)
 
 
 def refill(container: Any, held: Any) -> None:
-    """Have a container hold what :func:`contents` gave, and nothing else."""
+    """Restore a container to what :func:`contents` returned."""
     if isinstance(container, list) or _is_array(container):
         container[:] = held
         return
@@ -168,7 +168,7 @@ def _copy(value: Any) -> Any:
 
 
 def alike(held: Any, copy: Any) -> bool:
-    """Whether contents are what they were when they were copied."""
+    """Whether contents are unchanged since they were copied."""
     if _is_array(held) or type(held) is not type(copy) or len(held) != len(copy):
         return _same(held, copy)
     if isinstance(held, dict):

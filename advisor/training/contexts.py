@@ -1,4 +1,4 @@
-"""Contexts of a forward pass: several as one, and that of an evaluation."""
+"""Contexts of a forward pass, combined into one, and the context of an evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 def entered(contexts: Sequence[Callable[[], _Context]]) -> _Context:
-    """All contexts in one; a stack for none or one of them would take longer than the rest of a small step's calls."""
+    """All contexts as one; no stack for none or one, which would dominate the overhead of a small step."""
     if not contexts:
         return _NOTHING
     return contexts[0]() if len(contexts) == 1 else _stacked(contexts)
@@ -31,7 +31,7 @@ def _stacked(contexts: Sequence[Callable[[], _Context]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluate; afterwards those modules train that did before."""
+    """Set evaluation mode; afterwards restore the mode of every module."""
     was_training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Which parameter of the model an optimizer's parameter stands for, where the optimizer works on copies."""
+"""Maps an optimizer's parameters to the model's, where the optimizer works on copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STANDS_FOR = "_momadvise_stands_for"
 
 
 def stand_in_for(copy: torch.Tensor, parameter: torch.Tensor) -> None:
-    """Note that the optimizer has ``copy`` in the place of a parameter of the model."""
+    """Record that the optimizer uses ``copy`` in place of a parameter of the model."""
     setattr(copy, _STANDS_FOR, parameter)
 
 

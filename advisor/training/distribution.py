@@ -1,7 +1,7 @@
-"""How a training is spread over processes: what :class:`~advisor.training.training.Training` leaves to a method.
+"""How a training is spread over processes: the part of a training that distributing methods replace.
 
-The class here is the training of one process, in which nothing is spread. A distributing method puts a subclass in its
-place; the training asks it and does not know which one it is.
+The class here is for a single process. A distributing method replaces it by a subclass, which the training calls
+without knowing which one it is.
 """
 
 from __future__ import annotations
@@ -25,56 +25,56 @@ class Distribution:
     def loss(
         self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor], batch: Any
     ) -> torch.Tensor:
-        """The loss of a micro-batch that is on the device already."""
+        """The loss of a micro-batch that is already on the device."""
         return compute_loss(model, batch)
 
     def call(self, model: torch.nn.Module, function: Callable[[torch.nn.Module], _T]) -> _T:
-        """``function(model)``, with whatever the model needs to be called. With several processes all call it."""
+        """Return ``function(model)`` with the model ready to be called. With several processes, all must call it."""
         return function(model)
 
     def accumulating(self) -> contextlib.AbstractContextManager[None]:
-        """Around forward and backward passes after which more gradients will be added in the same step."""
+        """Context for passes that are followed by more gradients in the same step."""
         return contextlib.nullcontext()
 
     def after_backward(self) -> None:
-        """A backward pass has ended.
+        """Called after every backward pass.
 
         Raises:
-            MethodRefusedError: It did not do what the distribution relies on.
+            MethodRefusedError: The pass broke an assumption of the distribution.
         """
 
     def complete_gradients(self) -> None:
-        """Called before gradients are used: they must be those of the whole batch. May be called twice."""
+        """Make the gradients those of the whole batch before they are used. May be called twice."""
 
     def after_step(self) -> None:
-        """The parameters were updated, and the gradients are gone."""
+        """Called after the parameters were updated and the gradients dropped."""
 
     def clip_grad_norm(self, parameters: list[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
-        """Clip the gradients to a total norm, and return the norm that they had."""
+        """Clip the gradients to a total norm, and return the norm before."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def model_state(self, model: torch.nn.Module) -> dict[str, Any]:
-        """The model's whole state under its plain names. With several processes all call it, and rank 0 gets it."""
+        """The model's complete state under its plain names. With several processes, all call it and rank 0 gets it."""
         return plain_names(model.state_dict())
 
     def load_model_state(self, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`model_state` returned on rank 0; every process is given all of it."""
+        """Restore what :meth:`model_state` returned on rank 0; every process gets all of it."""
         model.load_state_dict(state)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The whole state of the optimizer. With several processes all call it, and rank 0 gets it."""
+        """The complete state of the optimizer. With several processes, all call it and rank 0 gets it."""
         return optimizer.state_dict()
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`optimizer_state` returned on rank 0; every process is given all of it."""
+        """Restore what :meth:`optimizer_state` returned on rank 0; every process gets all of it."""
         optimizer.load_state_dict(dict(state))
 
 
 class LossModule(torch.nn.Module):
-    """The user's model together with its loss, as one module whose forward pass takes a batch and returns the loss.
+    """The user's model and its loss as one module that maps a batch to its loss.
 
-    This is what is handed to torch's wrappers, so that the model itself stays as it is: a loss may call any of its
-    methods, and its state keeps its names.
+    torch's wrappers wrap this module, so the model itself stays unmodified: a loss may call any of its methods, and its
+    state keeps its names.
     """
 
     def __init__(self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor]) -> None:
@@ -83,12 +83,12 @@ class LossModule(torch.nn.Module):
         self._compute_loss = compute_loss
 
     def forward(self, batch: Any, function: Callable[[torch.nn.Module], Any] | None = None) -> Any:
-        """The loss of a batch, or what ``function`` makes of the model."""
+        """The loss of a batch, or ``function(model)``."""
         return self._compute_loss(self.model, batch) if function is None else function(self.model)
 
 
 def share_parameters(model: torch.nn.Module) -> None:
-    """Give every process the parameters and buffers of rank 0: each may have drawn others."""
+    """Give every process the parameters and buffers of rank 0: each may have initialized its own."""
     for tensor in (*model.parameters(), *model.buffers()):
         own = tensor.detach()
         sent = own.contiguous()

@@ -1,4 +1,4 @@
-"""What one forward pass does, seen from outside: which functions it calls, and whether its blocks are a chain."""
+"""Observe one forward pass: which functions it calls, and whether its blocks form a chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ChainProbe", "FunctionCounts"]
 
 
 class FunctionCounts(TorchFunctionMode):
-    """Counts calls of torch functions by name while it is entered.
+    """While entered, counts calls of torch functions by name.
 
     Attributes:
         counts: Name -> calls.
@@ -36,19 +36,19 @@ class FunctionCounts(TorchFunctionMode):
 
 
 class ChainProbe:
-    """Sees whether blocks run one after the other, each on nothing but what the one before returned.
+    """Checks whether blocks run in sequence, each only on the output of the one before.
 
-    Only then can several blocks be made one: the second must be called with the very tensor that the first returned,
-    and with the same further arguments; where the blocks draw random numbers, nothing may be drawn in between; and
-    nothing else may use what a block returns but the last of its stage.
+    Only then can several blocks run as one: the second must be called with the very tensor that the first returned, and
+    with the same further arguments; if the blocks draw random numbers, none may be drawn in between; and nothing else
+    may use a block's output, except that of the last in its stage.
 
     Args:
         blocks: The blocks in the order of the model's modules.
-        stages: Their numbers by stages of the model; default: all are one.
+        stages: The block numbers of each stage of the model; default: one stage.
 
     Attributes:
-        broken: What was seen that no chain does; empty if nothing was, or the forward pass did not get far.
-        shape_keeping: How often a block returned the shape that it was given.
+        broken: How the blocks are no chain; empty if nothing was seen, or the forward pass ended early.
+        shape_keeping: How often a block returned the shape of its input.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], stages: Sequence[range] | None = None) -> None:
@@ -68,7 +68,7 @@ class ChainProbe:
 
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:
-        """Around one forward pass."""
+        """Context for one forward pass."""
         handles = []
         for number, block in enumerate(self._blocks):
             before = functools.partial(self._before, number)

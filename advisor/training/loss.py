@@ -1,4 +1,4 @@
-"""The loss of a batch, and what a usable loss is."""
+"""The loss of a batch, and checks that it is usable."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PASSED = "**{{name: value for name, value in batch.items() if name != {}}}"
 def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     """The loss when the workload defines none: what the model itself returns for the batch.
 
-    A mapping is passed as keywords, a tuple or list as positional arguments, anything else as the one argument.
+    A mapping is passed as keywords, a tuple or list as positional arguments, anything else as a single argument.
     The loss is the output's ``.loss``, its ``["loss"]``, or the output itself if that is a scalar tensor.
 
     Raises:
-        WorkloadError: The output is nothing of the kind.
+        WorkloadError: The output has no loss.
     """
     call, arguments, keywords = _call_of(batch)
     try:
@@ -58,10 +58,10 @@ def _call_of(batch: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
 def _check_signature(
     model: torch.nn.Module, call: str, arguments: tuple[Any, ...], keywords: dict[str, Any], batch: Any
 ) -> None:
-    """A model that takes other arguments is one that needs a loss of its own.
+    """Check that the model accepts the batch; a model with other arguments needs ``compute_loss``.
 
     Raises:
-        WorkloadError: Its forward method does not take what a batch holds.
+        WorkloadError: Its forward method does not accept the batch.
     """
     try:
         inspect.signature(model.forward).bind(*arguments, **keywords)
@@ -75,7 +75,7 @@ def _check_signature(
 
 
 def _without_targets(model: torch.nn.Module, batch: Any) -> Any:
-    """What a model returns for a batch without its targets; ``None`` if it takes that neither."""
+    """The model's output for a batch without its targets; ``None`` if it does not accept that either."""
     if isinstance(batch, Mapping):
         keywords = {str(name): value for name, value in batch.items() if str(name) != _target_of(batch)}
         arguments = tuple(keywords.values()) if len(keywords) == 1 else ()
@@ -94,7 +94,7 @@ def _target_of(batch: Mapping[Any, Any]) -> str:
 
 
 def _lines(batch: Any, call: str, output: Any) -> str:
-    """A compute_loss that fits what the batch holds and what the model returned."""
+    """Source of a compute_loss that fits the batch and the model's output."""
     place = _place_of_loss(output)
     if place is not None:
         return f"    def compute_loss(model, batch):\n        return {call}[{json.dumps(place)}]"
@@ -117,7 +117,7 @@ def _lines(batch: Any, call: str, output: Any) -> str:
 
 
 def _place_of_loss(output: Any) -> Any:
-    """Where in an output the loss seems to be: its only scalar with a gradient; ``None`` if that is not clear."""
+    """Where the loss seems to be in an output: its only scalar with a gradient; ``None`` if ambiguous."""
     parts: Mapping[Any, Any] = {}
     if isinstance(output, Mapping):
         parts = output
@@ -142,7 +142,7 @@ def require_trainable(loss: Any) -> torch.Tensor:
     """The loss as a zero-dimensional tensor, if a backward pass can start from it. Reads no value (no device sync).
 
     Raises:
-        WorkloadError: It is no tensor, not a scalar, not a real float, or has no gradient.
+        WorkloadError: It is not a tensor, not a scalar, not a real float, or has no gradient.
     """
     if not isinstance(loss, torch.Tensor):
         raise WorkloadError(
@@ -164,10 +164,10 @@ def require_trainable(loss: Any) -> torch.Tensor:
 
 
 def check_loss(loss: Any) -> torch.Tensor:
-    """All of :func:`require_trainable`, and the value is finite. For the probe: it reads the value.
+    """:func:`require_trainable`, and the value must be finite. For the probe: it reads the value.
 
     Raises:
-        WorkloadError: It is no tensor, not a scalar, has no gradient, or is NaN or infinite.
+        WorkloadError: It is not a tensor, not a scalar, has no gradient, or is NaN or infinite.
     """
     scalar = require_trainable(loss)
     if not bool(torch.isfinite(scalar.detach())):

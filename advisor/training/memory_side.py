@@ -1,7 +1,7 @@
-"""Whose memory a method takes: the host's or the device's.
+"""Whether a method allocates memory on the host or on the device.
 
-Where training runs the tensors themselves say so. Where a step is traced for a device that is not there, both are
-tensors of the CPU: then those that a method makes on the host are known by being made inside of :func:`memory_of`.
+In a real training, a tensor's device tells. In a trace for an absent device, all tensors are on the CPU, so methods
+create those for the host inside :func:`memory_of`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIDE: ContextVar[Side | None] = ContextVar("side", default=None)
 
 @contextlib.contextmanager
 def memory_of(side: Side) -> Generator[None, None, None]:
-    """Say whose memory the tensors take that are made in this block; changes nothing about them."""
+    """Declare where the tensors created in this block take memory; does not change them."""
     token = _SIDE.set(side)
     try:
         yield
@@ -35,5 +35,5 @@ def memory_of(side: Side) -> Generator[None, None, None]:
 
 
 def current_side() -> Side | None:
-    """Whose memory is being taken, where somebody said so."""
+    """Where memory is being taken, if declared."""
     return _SIDE.get()

@@ -1,4 +1,4 @@
-"""Moving a model to its device: in which order, and who is told."""
+"""Moving a model to its device, in a known order and with listeners."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LISTENER: ContextVar[Callable[[nn.Module], None] | None] = ContextVar("listener
 
 
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model, which must be built, with all parameters and buffers on a device; untouched if they are there.
+    """The model with all parameters and buffers on a device; unmodified if they are already there.
 
-    Fake parameters are replaced: ``Module.to`` swaps their contents instead, which fails where a weak reference holds
-    one, as the mode that makes them fake does now and then.
+    Fake parameters are replaced: ``Module.to`` swaps their contents instead, which fails if a weak reference to one
+    exists, as the fake mode sometimes creates.
 
     Raises:
         WorkloadError: Some parameters are made when the model is first called.
@@ -44,7 +44,7 @@ def on_device(model: nn.Module, device: torch.device) -> nn.Module:
 
 @contextlib.contextmanager
 def listening_to_moves(listener: Callable[[nn.Module], None]) -> Generator[None, None, None]:
-    """Have a function called with every model that is on its device now, before anything else is done to it."""
+    """Call a function with every model that was moved to its device, before anything else changes it."""
     token = _LISTENER.set(listener)
     try:
         yield
@@ -58,11 +58,11 @@ def moved_tensors(model: nn.Module) -> list[torch.Tensor]:
 
 
 def replace_tensors(model: nn.Module, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Put other parameters and buffers in the places of a model's, in that order; what is shared stays shared.
+    """Replace a model's parameters and buffers, in that order; shared tensors stay shared.
 
     Args:
         model: The model.
-        changed: Makes the new tensor, which is a parameter again where the old one was.
+        changed: Returns the new tensor; a parameter is replaced by a parameter.
     """
     known: dict[int, torch.Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""Sees whether something else than the next block uses what a block returns, also where no graph records it."""
+"""Detects uses of a block's output other than the next block, even if no graph records them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ABOUT_NAMES = """
     is_floating_point nelement ndimension numel register_hook size storage_offset stride type untyped_storage
 """
 _ABOUT = frozenset(_ABOUT_NAMES.split())
-"""Functions that ask for something else than a tensor's values. Hooks are set by tools that watch modules."""
+"""Functions that do not read a tensor's values. Hooks are set by tools that watch modules."""
 
 
 class OtherUses(TorchFunctionMode):
-    """While entered, looks for functions of torch that are called with one of the watched tensors.
+    """While entered, looks for torch functions that are called with a watched tensor.
 
-    Whoever reads one for himself (logs it, decides by it when to stop) may do so under ``no_grad`` or on a detached
-    copy, so that the graph of the loss tells nothing.
+    Code that reads such a tensor (to log it, or to decide when to stop) may do so under ``no_grad`` or on a detached
+    copy, so the graph of the loss does not show it.
 
     Attributes:
         found: Name of the first such function; empty if there was none.
@@ -40,11 +40,11 @@ class OtherUses(TorchFunctionMode):
         self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def watch(self, tensor: torch.Tensor) -> None:
-        """Look out for a tensor from now on."""
+        """Watch a tensor from now on."""
         self._watched[id(tensor)] = weakref.ref(tensor)
 
     def look_away(self) -> None:
-        """What follows is no other use, until :meth:`look_again`; may be nested."""
+        """Ignore uses until :meth:`look_again`; may be nested."""
         self._depth += 1
 
     def look_again(self) -> None:
@@ -53,7 +53,7 @@ class OtherUses(TorchFunctionMode):
 
     @contextlib.contextmanager
     def looking_away(self) -> Generator[None, None, None]:
-        """Around what is no other use."""
+        """Context in which uses are ignored."""
         self.look_away()
         try:
             yield
@@ -62,7 +62,7 @@ class OtherUses(TorchFunctionMode):
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look at the arguments, but not while torch.compile traces."""
+        """Check the arguments, except while torch.compile traces."""
         out = func(*args, **(kwargs or {}))
         if not (torch.compiler.is_compiling() or self._depth or self.found):
             name = getattr(func, "__name__", str(func))
@@ -74,7 +74,7 @@ class OtherUses(TorchFunctionMode):
 
 
 def _is_use(name: str, tensor: torch.Tensor, out: Any) -> bool:
-    # A function that returns its own argument had nothing to do: a move to where it is.
+    # A function that returns its own argument did nothing, as a move to the same device.
     return name not in _ABOUT and out is not tensor and (name != "__get__" or isinstance(out, torch.Tensor))
 
 

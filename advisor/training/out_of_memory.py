@@ -1,7 +1,7 @@
 """Whether an error says that memory ran out: by its type, and by the words of torch and CUDA's libraries.
 
-``torch.OutOfMemoryError`` alone is not enough. Up to torch 2.13 an allocator that is out of memory asks NVML who has
-it, and where that is not allowed (on a MIG instance, on a Jetson) a failed assertion is all that it raises.
+``torch.OutOfMemoryError`` alone is not enough. Up to torch 2.13, an allocator that is out of memory asks NVML which
+process holds it; where that is not allowed (on a MIG instance, on a Jetson), it raises only a failed assertion.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _CUDA_LIBRARIES = (
     "CUSOLVER_STATUS_ALLOC_FAILED",
 )
 _ASSERTION = ("NVML_SUCCESS == r INTERNAL ASSERT FAILED", "CUDACachingAllocator")
-"""Both are in the message: what failed, and the file."""
+"""The message has both: what failed, and the file."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, whichever it was: says nothing about the model or the method that needed it."""
+    """Whether any memory ran out: no verdict on the model or the method."""
     return (
         isinstance(error, MemoryError) or is_of_device(error) or is_of_cpu_allocator(error) or is_of_cuda_runtime(error)
     )
 
 
 def is_of_device(error: BaseException) -> bool:
-    """Whether the memory of the device, or the limit on it, was too small, beyond doubt."""
+    """Whether the memory of the device, or the limit on it, was certainly too small."""
     if isinstance(error, DeviceOutOfMemoryError | torch.OutOfMemoryError):
         return True
     text = str(error)
@@ -42,10 +42,10 @@ def is_of_device(error: BaseException) -> bool:
 
 
 def is_of_cpu_allocator(error: BaseException) -> bool:
-    """Whether torch got no memory from the host for a tensor on the CPU."""
+    """Whether torch could not allocate host memory for a CPU tensor."""
     return isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
 
 
 def is_of_cuda_runtime(error: BaseException) -> bool:
-    """Whether CUDA said so: of the device, or of page-locked memory of the host."""
+    """Whether CUDA reported it, for the device or for page-locked host memory."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _CUDA_RUNTIME)

@@ -1,7 +1,7 @@
-"""Settings of the whole process, for as long as a training lasts.
+"""Process-wide settings that last as long as a training.
 
-Several trainings may be open at once and be closed in any order: the setting of the one that opened last holds, and
-when all are closed it is again what it was before the first.
+Several trainings may be open at once and close in any order: the setting of the one opened last holds, and when all are
+closed, the original value returns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class _Held:
-    """What a setting was before one training, and goes back to when that one is closed."""
+    """The value of a setting before one training, restored when that training closes."""
 
     def __init__(self, before: Any) -> None:
         self.before = before
@@ -32,11 +32,11 @@ def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], wr
     """Change a setting until the training closes.
 
     Args:
-        training: Whose it is.
-        name: Of the setting; the same for everyone who changes it.
-        value: What it is to be.
-        read: Gives what it is.
-        write: Changes it.
+        training: The training that changes it.
+        name: Name of the setting; the same for all trainings that change it.
+        value: Its new value.
+        read: Returns the current value.
+        write: Sets the value.
     """
     own, everyone = _Held(read()), _HELD.setdefault(name, [])
     write(value)
@@ -48,7 +48,7 @@ def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], wr
         if place == len(everyone):
             write(own.before)
         else:
-            everyone[place].before = own.before  # Its setting holds; what it will go back to is not this one's.
+            everyone[place].before = own.before  # Its setting holds, but it must not return to this one's.
 
     training.on_close(release)
 

@@ -1,4 +1,4 @@
-"""Recomputing with the random numbers of the forward pass, whichever way a module gets its inputs.
+"""Recompute with the random numbers of the forward pass, however a module gets its inputs.
 
 torch's checkpointing keeps the random state of the CUDA devices of *positional* tensor arguments only. Most blocks of
 transformers call their attention by keyword (``self_attn(hidden_states=...)``): recomputed, it would draw other
@@ -35,38 +35,38 @@ ContextPair = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractC
 
 
 class RandomSource(Protocol):
-    """What random numbers are drawn from: a generator of torch, or another one with the same two methods."""
+    """A source of random numbers: a torch generator, or another with the same two methods."""
 
     def get_state(self) -> Any:
-        """Where it stands."""
+        """Its current state."""
 
     def set_state(self, state: Any) -> Any:
-        """Have it draw again what followed there."""
+        """Set its state, to draw the same numbers again."""
 
 
 DRAWN_BETWEEN = (
     "the model draws random numbers between its blocks, and its blocks draw some too: run together, they would draw "
     "other ones than one by one"
 )
-"""Why blocks are no chain although each is called on what the one before returned."""
+"""Why blocks are no chain although each is called on the output of the one before."""
 
 
 def drawn_so_far(device: torch.device) -> bytes:
-    """Where the default generator of a device stands: another value once something was drawn. Waits for nothing."""
+    """The state of a device's default generator, which changes with every draw. Does not synchronize."""
     generator = torch.default_generator
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         generator = torch.cuda.default_generators[index]
-    with no_dispatch():  # The state is no tensor of the training: modes that make fake ones of those must not see it.
+    with no_dispatch():  # The state is not a training tensor: fake tensor modes must not see it.
         return bytes(generator.get_state().numpy())
 
 
 def further_generators(model: torch.nn.Module) -> list[RandomSource]:
-    """What a model may draw from besides the default generator of the CPU.
+    """The generators that a model may draw from, besides the CPU's default one.
 
-    The default generators of the CUDA devices that hold it, generators that its modules keep (of torch, numpy or
-    Python), be it in collections, helper objects or what their functions enclose, and the common ones of numpy and
-    Python where the file of one of its classes knows these libraries.
+    These are the default generators of its CUDA devices, generators (of torch, numpy or Python) that its modules keep,
+    also in collections, helper objects and closures, and the global ones of numpy and Python if the file of one of its
+    classes uses these libraries.
     """
     indices = {parameter.device.index for parameter in model.parameters() if parameter.device.type == "cuda"}
     found: list[RandomSource] = [torch.cuda.default_generators[index] for index in sorted(indices)]
@@ -112,7 +112,7 @@ def _source_of(value: Any) -> RandomSource | None:
 
 
 def _common_generators(model: torch.nn.Module) -> list[RandomSource]:
-    """Those of Python and numpy that everybody shares, where a file of the model's may draw from them."""
+    """The global generators of Python and numpy, if a file of the model may draw from them."""
     homes = {type(module).__module__ for module in model.modules()}
     scopes = [vars(sys.modules[home]) for home in homes if home in sys.modules and not _is_of_a_library(home)]
     for scope in list(scopes):  # and helpers from other files of the user's
@@ -140,8 +140,8 @@ def replaying(generators: Sequence[RandomSource], inner: ContextPair) -> Context
     """Contexts of one region in which the recomputation draws what the forward pass drew.
 
     Args:
-        generators: Whose states to keep; reading or setting one does not wait for the device.
-        inner: Contexts to enter inside of these.
+        generators: Generators whose states to keep; reading or setting one does not synchronize.
+        inner: Contexts to enter inside these.
     """
     states: list[Any] = []
     forward, recompute = inner
@@ -180,7 +180,7 @@ def _forward(
 
 
 class _Recompute(contextlib.AbstractContextManager[None]):
-    """Around a recomputation. Can be entered again: with ``retain_graph`` a region may be recomputed twice."""
+    """Context for a recomputation. Reentrant: with ``retain_graph`` a region may be recomputed twice."""
 
     def __init__(
         self,
@@ -203,6 +203,6 @@ class _Recompute(contextlib.AbstractContextManager[None]):
         try:
             return self._inner.__exit__(*exception)
         finally:
-            # What is drawn after the backward pass must not depend on what was recomputed in it.
+            # Draws after the backward pass must not depend on what was recomputed in it.
             for generator, state in zip(self._generators, self._surrounding, strict=True):
                 generator.set_state(state)

@@ -1,9 +1,9 @@
-"""Recomputing a module in the backward pass without doing twice what must be done once.
+"""Recompute a module in the backward pass without repeating its side effects.
 
-A forward pass may write to buffers: BatchNorm updates its running statistics, spectral norm its vectors. Recomputed
-naively, they are updated twice; the gradients of BatchNorm stay bit-equal, so nothing shows it. Here the recomputation
-runs on copies of those buffers, taken as they were before the forward pass, and the model's own are left alone. Numbers
-and tensors that modules keep as plain attributes, and count in, are treated alike.
+A forward pass may write to buffers: BatchNorm updates its running statistics, spectral norm its vectors. Naive
+recomputation updates them twice; BatchNorm's gradients stay bit-equal, so nothing shows the error. Here the
+recomputation runs on copies of those buffers from before the forward pass, and the model's own are left alone. Numbers
+and tensors in plain attributes, such as counters, are treated alike.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Slot = tuple[Any, str]
 
 
 class _Container:
-    """Something of the user's in which modules may count; its contents change as a whole."""
+    """A user's container or object in which modules may count; saved and restored as a whole."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -51,12 +51,12 @@ def recompute_modules(
     modules: list[torch.nn.Module],
     inner_contexts: Callable[[], ContextPair] | None = None,
 ) -> None:
-    """Wrap modules of ``model`` in place so that the backward pass recomputes what they did not save.
+    """Wrap modules of ``model`` in place so that the backward pass recomputes their activations.
 
     Args:
         model: The model that holds them (never itself wrapped).
         modules: The modules to wrap; none inside another.
-        inner_contexts: Makes the contexts of one region, e.g. selective ones; default: recompute everything.
+        inner_contexts: Creates the contexts of one region, e.g. selective ones; default: recompute everything.
     """
     wanted = {id(module) for module in modules}
     generators = further_generators(model)
@@ -66,7 +66,7 @@ def recompute_modules(
         return checkpoint_wrapper(
             module,
             checkpoint_impl=CheckpointImpl.NO_REENTRANT,
-            preserve_rng_state=True,  # Dropout must draw the same mask again; torch sees to it on the CPU.
+            preserve_rng_state=True,  # Dropout must draw the same mask again; torch handles the CPU.
             context_fn=region_contexts([module], generators, inner_contexts),
         )
 
@@ -78,22 +78,22 @@ def region_contexts(
     generators: Sequence[RandomSource],
     inner_contexts: Callable[[], ContextPair] | None = None,
 ) -> Callable[[], ContextPair]:
-    """What torch's checkpointing needs as ``context_fn`` to do once what must be done once.
+    """A ``context_fn`` for torch's checkpointing that keeps side effects from happening twice.
 
     Args:
-        modules: What runs in the region.
-        generators: What it may draw random numbers from, beside those that torch sees to.
-        inner_contexts: Makes further contexts of one region.
+        modules: The modules that run in the region.
+        generators: Further generators that it may draw from, besides those that torch handles.
+        inner_contexts: Creates further contexts of one region.
     """
     guard = _StateGuard(modules)
     if guard.needed or generators:
         return _Contexts(guard, generators, inner_contexts)
-    # Nothing but what was asked for, where there is nothing to guard: contexts cost time in every region.
+    # Without anything to guard, add no contexts: they cost time in every region.
     return inner_contexts or noop_context_fn
 
 
 class _Contexts(Unsaved):
-    """Makes the contexts of one region."""
+    """Create the contexts of one region."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class _Contexts(Unsaved):
 def stop_key_value_cache(training: Training, why: str = "recomputation would extend the cache twice") -> None:
     """Set transformers' ``config.use_cache`` to False: a recomputed block would extend the cache a second time.
 
-    The cache is of no use in training. The setting comes back when the training closes.
+    Training does not use the cache. The setting is restored when the training closes.
 
     Args:
-        training: Whose model may have one.
-        why: What it would do otherwise, for the note.
+        training: The training whose model may have a cache.
+        why: The reason, for the note.
     """
     changed: list[Any] = []
     for module in training.model.modules():
@@ -142,16 +142,15 @@ def _set_use_cache(configs: list[Any]) -> None:
 
 
 class _StateGuard:
-    """Gives each recomputation of some modules the state as it was before their forward pass.
+    """Gives each recomputation the modules' state from before their forward pass.
 
-    Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without
-    counting a version) and learned from its calls for all others, by their version counters: a call copies all buffers
-    if it is the first with just these modules in training mode (in evaluation mode many write to none), later ones
-    only what was ever written to, and what is small. What a later one is first to write to is seen by its version, too
-    late for that call alone. Plain attributes are looked at where a method of their class assigns any, or where a
-    hook may; collections, and objects of the user's, in the first call. Versions do not count what is written through
-    ``.data``, so that the first call compares contents as well, those of frozen parameters of the user's own modules
-    among them.
+    Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without counting
+    a version) and learned from version counters for all others. The first call with a given set of modules in training
+    mode copies all buffers (in evaluation mode many are never written); later calls copy only those that were ever
+    written to, and small ones. A first write in a later call is detected by its version, too late for that call alone.
+    Plain attributes are checked if a method of their class, or possibly a hook, assigns any; collections and the user's
+    objects in the first call. Versions do not count writes through ``.data``, so the first call also compares contents,
+    including frozen parameters of the user's own modules.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
@@ -161,7 +160,7 @@ class _StateGuard:
         found = {id(held): held for inner in self._modules for _, held in kept_in(inner)}
         self._containers: list[_Slot] = [(_Container(held), "") for held in found.values()]
         self._counting = [inner for inner in self._modules if _may_count(inner)]
-        # In order, not by addresses: the copies of two steps then come in the same order.
+        # In order, not by address, so that the copies of two steps come in the same order.
         self.written: dict[_Slot, None] = {
             (inner, name): None
             for inner, name in self._slots
@@ -178,7 +177,7 @@ class _StateGuard:
     def forward(
         self, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
     ) -> Generator[None, None, None]:
-        """Around one forward pass; fills ``before`` with the earlier contents of what it writes to."""
+        """Context for one forward pass; fills ``before`` with the earlier contents of what it writes to."""
         modes = tuple(module.training for module in self._modules)
         first = modes not in self._seen
         slots = [*self._slots, *self._attributes(), *self._containers] if first else self.written
@@ -205,7 +204,7 @@ class _StateGuard:
                 slot: None for slot, value, version in held if _is_written(slot, value, version, before[slot])
             }
             for slot in self._attributes():
-                if slot not in before:  # nothing yet, or nothing that counts, such as None
+                if slot not in before:  # nothing yet, or nothing relevant, such as None
                     self.written[slot] = None
                     before[slot] = attributes[slot[0]].get(slot[1], _MISSING)
         self._seen.add(modes)
@@ -223,7 +222,7 @@ class _StateGuard:
 
 
 class _Recompute(contextlib.AbstractContextManager[None]):
-    """Around a recomputation. Can be entered again: with ``retain_graph`` a region may be recomputed twice."""
+    """Context for a recomputation. Reentrant: with ``retain_graph`` a region may be recomputed twice."""
 
     def __init__(
         self, guard: _StateGuard, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
@@ -245,7 +244,7 @@ class _Recompute(contextlib.AbstractContextManager[None]):
 
     def __exit__(self, *exception: Any) -> bool | None:
         try:
-            # Non-reentrant checkpointing leaves early through an exception; the state comes back all the same.
+            # Non-reentrant checkpointing leaves early through an exception; restore the state anyway.
             return self._inner.__exit__(*exception)
         finally:
             for slot, value in self._own:
@@ -254,10 +253,10 @@ class _Recompute(contextlib.AbstractContextManager[None]):
 
 
 _SMALL = 2**14
-"""Bytes of a buffer that is copied in every call, though none has written to it so far."""
+"""Largest buffer, in bytes, that every call copies although none has written to it so far."""
 
 _MISSING = object()
-"""In place of an attribute that is not the module's own, or not yet."""
+"""Stands for an attribute that the module does not have, or not yet."""
 
 
 def _may_count(module: torch.nn.Module) -> bool:
@@ -267,7 +266,7 @@ def _may_count(module: torch.nn.Module) -> bool:
 
 @functools.cache
 def _assigns(kind: Hashable) -> bool:
-    """Whether methods of a user's class, besides the one that sets it up, assign attributes."""
+    """Whether methods of a user's class, other than its initializer, assign attributes."""
     assert isinstance(kind, type), kind
     if kind.__module__.split(".")[0] == "torch":
         return False
@@ -282,7 +281,7 @@ def _assigns(kind: Hashable) -> bool:
 
 
 def _frozen(module: torch.nn.Module) -> list[str]:
-    """Parameters without a gradient that a user's own module has itself, such as a codebook that it moves."""
+    """Parameters without a gradient directly in a user's own module, such as a codebook that it moves."""
     if type(module).__module__.split(".")[0] == "torch":
         return []
     return [
@@ -293,7 +292,7 @@ def _frozen(module: torch.nn.Module) -> list[str]:
 
 
 def _copied(slot: _Slot, value: Any) -> Any:
-    """What a slot held, out of reach of what is written to it."""
+    """A copy of what a slot held, safe from later writes."""
     if isinstance(slot[0], _Container):
         return copied(value)
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
@@ -317,13 +316,13 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is_written(slot: _Slot, value: Any, version: int, copy: Any) -> bool:
-    """Whether a slot no longer holds what it held: the same object with the same contents, or the same number."""
+    """Whether a slot changed: it holds another object, other contents or another number."""
     now = _value(slot)
     if isinstance(slot[0], _Container):
         return not alike(now, copy)
     if not isinstance(value, torch.Tensor):
         return now is not value and (isinstance(now, torch.Tensor) or bool(now != value))
-    if isinstance(value, torch.nn.Parameter):  # whoever slices parameters puts other objects in their places
+    if isinstance(value, torch.nn.Parameter):  # sharding replaces parameters by other objects
         return now is value and not _equal(value, copy)
     return now is not value or _version(slot) != version or not _equal(value, copy)
 

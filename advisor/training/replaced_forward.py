@@ -1,4 +1,4 @@
-"""Giving a module another forward function for as long as a training lasts."""
+"""Replace a module's forward function for as long as a training lasts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["replace_forward"]
 
 
 def replace_forward(training: Training, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
-    """Have ``module`` call ``forward``; its class, its hooks, its state and its place in the model stay.
+    """Make ``module`` call ``forward``; its class, hooks, state and place in the model stay.
 
-    A recomputation calls the module and so the same function. What the module had comes back when the training closes.
+    A recomputation calls the module and so the same function. The original returns when the training closes.
     """
     before = vars(module).get("forward")
     module.forward = forward

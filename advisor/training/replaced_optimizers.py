@@ -1,4 +1,4 @@
-"""Optimizers that methods replaced: whoever holds one of them, as a scheduler does, still moves what is trained."""
+"""Optimizers that methods replaced: a scheduler that holds one still changes the optimizer in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ReplacedOptimizers"]
 
 
 class ReplacedOptimizers:
-    """Those of one training, which share the parameter groups of the one in use."""
+    """The replaced optimizers of one training, which share the parameter groups of the current one."""
 
     def __init__(self) -> None:
         self._replaced: list[torch.optim.Optimizer] = []
@@ -21,7 +21,7 @@ class ReplacedOptimizers:
         Raises:
             MethodRefusedError: A scheduler holds the one before, and its replacement has other groups.
         """
-        # What the user wants done around each step is to be done around those of its replacement.
+        # The user's step hooks must run around the steps of the replacement.
         for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             getattr(by, hooks).update(getattr(before, hooks))
         scheduled = getattr(before.step, "_wrapped_by_lr_sched", False)
@@ -40,7 +40,7 @@ class ReplacedOptimizers:
             )
 
     def share_groups(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give all of them the groups of the one in use; loading a state gives that one new ones."""
+        """Give all of them the groups of the current optimizer, which gets new ones when a state is loaded."""
         for before in self._replaced:
             before.param_groups = optimizer.param_groups
             before._opt_called = True  # type: ignore[attr-defined]  # its steps are made: a scheduler need not warn

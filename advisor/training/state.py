@@ -14,14 +14,14 @@ __all__ = ["TrainingState"]
 
 
 class TrainingState:
-    """Saves and loads what a training consists of.
+    """Saves and loads the state of a training.
 
     Args:
         model: The model, as methods left it.
         optimizer: Its optimizer.
         distribution: How both are spread over processes.
-        scaler: Of the loss, or ``None``.
-        parts: Name -> what a method adds.
+        scaler: The loss scaler, or ``None``.
+        parts: Name -> state added by a method.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TrainingState:
         self._parts = parts
 
     def save(self, *, rank: int) -> dict[str, Any]:
-        """The whole state on rank 0, and empty dictionaries on the others; every process must call it."""
+        """The complete state on rank 0, empty dictionaries on the others; every process must call it."""
         state = {
             "model": self._distribution.model_state(self._model),
             "optimizer": self._distribution.optimizer_state(self._optimizer),
@@ -65,11 +65,11 @@ class TrainingState:
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Lay state out in memory as the parameters that it is of, after it was loaded.
+    """Give loaded state the memory layout of its parameters.
 
-    A state may come from a training whose weights lay otherwise, and torch loads it as it lies. On a CPU fused
-    optimizers then update each element with the state of another, without a word; on a GPU they fail. Optimizers that
-    are not of torch.optim decide for themselves what lies where.
+    A state may come from a training with another layout of weights, and torch keeps that layout. On a CPU, fused
+    optimizers then silently update each element with the state of another; on a GPU they fail. Optimizers outside
+    torch.optim choose their own layout.
     """
     if not type(optimizer).__module__.startswith("torch.optim"):
         return

@@ -46,8 +46,8 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
     (Chen et al. 2016).
 
     Args:
-        model: The model; of blocks in wrappers, what is wrapped is found.
-        declared: Classes named by the workload (``BLOCKS``), which then alone count.
+        model: The model; wrapped blocks are found inside their wrappers.
+        declared: Classes named by the workload (``BLOCKS``); if given, only these count.
 
     Raises:
         WorkloadError: No module is of a declared class.
@@ -74,21 +74,21 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
 
 
 def stages_of(model: nn.Module, blocks: Sequence[nn.Module]) -> list[range]:
-    """The numbers of consecutive blocks that one module holds: a stage of the model.
+    """The numbers of the blocks in each stage: consecutive blocks held by one module.
 
-    Between stages a model may use what the last block returned for something else too, as the skip connections of a
-    U-Net do; within one it hardly can.
+    Between stages, a model may also use the last block's output elsewhere, as the skip connections of a U-Net do;
+    within one it hardly can.
 
     Args:
         model: The model.
-        blocks: Its blocks in their order.
+        blocks: Its blocks, in order.
     """
     numbers = {id(block): number for number, block in enumerate(blocks)}
     holders: dict[int, int] = {}
     for parent in model.modules():
         for child in parent.children():
             number = numbers.get(id(unwrapped(child)))
-            if number is not None and unwrapped(parent) is parent:  # A wrapper holds, and is no stage.
+            if number is not None and unwrapped(parent) is parent:  # A wrapper is not a stage.
                 holders.setdefault(number, id(parent))
     starts = [number for number in range(len(blocks)) if number == 0 or holders[number] != holders[number - 1]]
     return [range(start, stop) for start, stop in itertools.pairwise([*starts, len(blocks)])]
@@ -146,7 +146,7 @@ def matrix_shape(layer: nn.Module) -> tuple[int, int]:
 
 
 def hidden_matrices(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Parameter]:
-    """The matrices inside of blocks that are trained; none that an embedding has, too."""
+    """The trained matrices inside blocks, except those shared with an embedding."""
     embedded = {
         id(parameter)
         for module in model.modules()
@@ -167,7 +167,7 @@ def module_counts(model: nn.Module) -> dict[str, int]:
 
 
 def qualified_class_name(module: nn.Module) -> str:
-    """The class of a module; torch's own by the name that people write."""
+    """The class name of a module; torch's own by their public names."""
     kind = type(module)
     public = getattr(nn, kind.__qualname__, None) is kind
     return f"torch.nn.{kind.__qualname__}" if public else f"{kind.__module__}.{kind.__qualname__}"
@@ -198,10 +198,10 @@ def has_dropout(model: nn.Module) -> bool:
 
 
 def require_built(model: nn.Module) -> None:
-    """Every parameter must be there.
+    """Require that all parameters are initialized.
 
     Raises:
-        WorkloadError: Some are made when the model is first called.
+        WorkloadError: Some are created when the model is first called.
     """
     unbuilt = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
     if unbuilt:
@@ -236,7 +236,7 @@ def _is_matrix_layer(module: nn.Module) -> bool:
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Transformers' ``Conv1D`` is a linear layer whose weight is (inputs, outputs); told without that library."""
+    """Whether it is transformers' ``Conv1D``, a linear layer with weight (inputs, outputs), without importing it."""
     return f"{type(module).__module__}.{type(module).__qualname__}" == "transformers.pytorch_utils.Conv1D"
 
 
@@ -245,7 +245,7 @@ def _tensor_bytes(tensor: torch.Tensor) -> int:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside of all checkpoint wrappers around it."""
+    """The module inside all its checkpoint wrappers."""
     while isinstance(inner := getattr(module, "_checkpoint_wrapped_module", None), nn.Module):
         module = inner  # Wrappers may hold wrappers.
     return module

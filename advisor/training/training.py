@@ -1,7 +1,7 @@
-"""Training: a model with its loss and optimizer, and everything that the applied methods changed.
+"""Training: a model with its loss and optimizer, as changed by the applied methods.
 
-The same object runs in trials and in the user's own training: what is measured is what ships. Methods fill in its
-attributes; :meth:`Training.step` does not know which.
+The same class runs in trials and in the user's own training, so the measured code is the code that ships. Methods fill
+in its attributes; :meth:`Training.step` does not know which.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, 
 class Training:
     """A model ready to be trained, one batch at a time.
 
-    Twelve methods are for whoever trains: a step, and its parts for a loop of one's own. Four more are for methods.
+    Twelve methods are for users: a step, and its parts for a custom loop. Four more are for methods.
 
     Args:
         model: The model; moved to ``device`` in place. If the whole model is in evaluation mode it is set to training.
@@ -53,21 +53,21 @@ class Training:
         max_grad_norm: Clip the gradients to this total norm before each optimizer step.
         blocks: Classes of the repeated blocks, when they cannot be found.
         micro_batch: Samples per forward pass; a larger batch is split and its gradients are accumulated.
-        reduction: How the loss of a batch follows from those of its micro-batches, where that was found out; by default
-            it is a mean over the labels of text that are not -100, and else over samples.
-        sample_dims: Where a batch has its samples (:data:`~advisor.workload.batch_layout.SampleDims`); by default in
-            dimension 0 of its tensors.
-        world: The processes that train together; default: this one alone. Each is given its own share of the batch,
-            all shares with the same number of samples.
+        reduction: How the loss of a batch follows from those of its micro-batches; default: a mean over the labels of
+            text that are not -100, otherwise over samples.
+        sample_dims: Dimensions that hold the samples (:data:`~advisor.workload.batch_layout.SampleDims`); default:
+            dimension 0 of every tensor.
+        world: The processes that train together; default: this one alone. Each gets its own share of the batch, all
+            with the same number of samples.
 
     Attributes:
-        optimizer: The optimizer; built when first asked for, so that it sees the parameters as methods left them.
+        optimizer: The optimizer; built on first access, so that it sees the parameters as methods left them.
         forward_contexts: Callables that return context managers; all are entered around every forward pass.
-        after_forward: Callables that are given the loss of every forward pass.
-        saved_tensors: What becomes of the tensors that autograd saves; made by the first method that asks for it.
+        after_forward: Callables that receive the loss of every forward pass.
+        saved_tensors: The pipeline for tensors that autograd saves; created for the first method that needs it.
         gradient_scaler: Scales the loss for float16, or ``None``.
-        notes: What methods want the user to know.
-        micro_batch_weights: What each micro-batch counts in the loss of the whole batch.
+        notes: Messages from methods to the user.
+        micro_batch_weights: The weight of each micro-batch in the loss of the whole batch.
         phase_listener: Called with every phase as it begins.
         accumulates: Whether gradients may be summed over micro-batches.
         steps_in_backward: Whether parameters are updated during the backward pass.
@@ -75,15 +75,15 @@ class Training:
             or used; they may run twice in a step.
         after_step: Callables to run at the end of every optimizer step.
         distribution: How the training is spread over the processes of its world.
-        settling_steps: Optimizer steps until memory and time are those of every later step.
-        settled: Method -> what it settled on in those steps, in words of its own. What is there when it is applied came
-            from an earlier training of the same policy; it does that again, and needs no such steps.
-        works_in_chunks: Whether a method takes memory in pieces of a fixed size, which small batches do not fill: what
-            two of them take says little of a large one.
+        settling_steps: Optimizer steps until memory and time are stable.
+        settled: Method -> what it settled on in those steps, in its own format. An entry that exists when the method is
+            applied comes from an earlier training of the same policy; the method reuses it and needs no such steps.
+        works_in_chunks: Whether a method allocates chunks of a fixed size, which small batches do not fill: the memory
+            of two small batches then says little about a large one.
         state_parts: Name -> what a method adds to the state.
-        change_optimizer: Callables that change in place every optimizer that is put in use, by whichever method.
-        clip_gradients: ``(parameters, max_norm) -> norm`` in the place of torch's clipping, for gradients that it
-            would not get right.
+        change_optimizer: Callables that change in place every optimizer put in use, by any method.
+        clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
+            wrongly.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Training:
             reduction,
             sample_dims,
             count_targets,
-            # Decided now: a method may replace the loss by an equal one, whose targets are still counted in this way.
+            # Decided now: a method may replace the loss by an equal one whose targets are counted the same way.
             causal=compute_loss is None and is_causal_loss(model),
             world=self.world,
         )
@@ -164,7 +164,7 @@ class Training:
         self._optimizer = optimizer
 
     def saved_tensor_pipeline(self) -> SavedTensorPipeline:
-        """What becomes of saved tensors; made, and entered around every forward pass from then on, on first use."""
+        """The pipeline for saved tensors; created on first use, and then entered around every forward pass."""
         if self.saved_tensors is None:
             self.saved_tensors = SavedTensorPipeline(lambda: self.model, self.notes)
             self.forward_contexts.append(self.saved_tensors.context)
@@ -172,37 +172,37 @@ class Training:
         return self.saved_tensors
 
     def complete(self) -> None:
-        """Build what is built on first use; afterwards nothing of the set-up is left to the first step."""
+        """Build the optimizer now, so that the first step has no set-up left to do."""
         assert self.optimizer is not None
 
     def step(self, batch: Any) -> torch.Tensor:
         """One optimizer step on a batch, in as many micro-batches as it needs.
 
         Args:
-            batch: What ``make_batch`` returns, of any number of samples; with several processes this one's share.
+            batch: A batch as ``make_batch`` returns it, of any size; with several processes, this one's share.
 
         Returns:
             The loss of the whole batch (detached, zero-dimensional, on the device): the mean over all its targets.
-            With several processes, its mean over them is the loss of the batch that they share.
+            With several processes, the mean of these losses is the loss of the shared batch.
 
         Raises:
             MethodRefusedError: The batch needs several micro-batches, which an applied method does not allow.
             WorkloadError: The batch cannot be cut, or a process's share of it has no target.
         """
-        pieces = self.split(batch)
+        micro_batches = self.split(batch)
         total: torch.Tensor | None = None
-        for number, piece in enumerate(pieces, start=1):
-            last = number == len(pieces)
+        for number, micro_batch in enumerate(micro_batches, start=1):
+            last = number == len(micro_batches)
             with contextlib.nullcontext() if last else self.accumulating():
-                loss = self.forward(piece)
+                loss = self.forward(micro_batch)
                 self.backward(loss)
             total = loss.detach() if total is None else total + loss.detach()
         self.optimizer_step()
-        assert total is not None, "a batch has at least one piece"
+        assert total is not None, "a batch has at least one micro-batch"
         return total
 
     def accumulating(self) -> contextlib.AbstractContextManager[None]:
-        """Around passes of a loop of your own that are not the last before ``optimizer_step``.
+        """Context for all but the last forward and backward pass before ``optimizer_step`` in a custom loop.
 
         Gradients are then averaged between processes once, in the last pass. Without it they are averaged in every
         pass, with the same result.
@@ -212,40 +212,41 @@ class Training:
     def evaluate(self, function: Callable[[torch.nn.Module], _T]) -> _T:
         """``function(model)`` in evaluation mode and without gradients; every process must call it.
 
-        Where parameters are sliced over processes, this is the way to call the model outside of a step. It is called
-        as it is: what methods put around the forward pass of a step, such as autocast, is not entered.
+        Where parameters are sharded, the model can only be called this way outside of a step. Contexts that methods put
+        around a step's forward pass, such as autocast, are not entered.
         """
         with evaluation_mode(self.model), torch.no_grad():
             return self.distribution.call(self.model, function)
 
     def split(self, batch: Any) -> list[Any]:
-        """The batch in as few micro-batches as needed, which differ by one sample at most.
+        """Split the batch into as few micro-batches as possible, equal up to one sample.
 
-        :meth:`forward` gives each of them the share that it has in the loss of the whole batch: their losses add up to
-        that loss, and their gradients to its gradient. That holds until the next split or optimizer step.
+        :meth:`forward` scales the loss of each to its share: their losses add up to that of the whole batch, and their
+        gradients to its gradient. This holds until the next split or optimizer step.
 
         Raises:
             MethodRefusedError: It needs several micro-batches, which an applied method does not allow.
             WorkloadError: It cannot be cut, or a process's share of it has no target.
         """
         self.micro_batch_weights.end()
-        pieces = [batch] if self.micro_batch is None else batches.split(batch, self.micro_batch, self.sample_dims)
-        if len(pieces) == 1 and self.world.size == 1:
-            return pieces
-        if len(pieces) > 1 and not self.accumulates:
+        size = self.micro_batch
+        micro_batches = [batch] if size is None else batches.split(batch, size, self.sample_dims)
+        if len(micro_batches) == 1 and self.world.size == 1:
+            return micro_batches
+        if len(micro_batches) > 1 and not self.accumulates:
             raise MethodRefusedError(
-                f"a batch of {batches.sample_count(batch, self.sample_dims)} samples needs {len(pieces)} "
-                f"micro-batches of {self.micro_batch}, but an applied method needs the whole gradient in one backward "
+                f"a batch of {batches.sample_count(batch, self.sample_dims)} samples needs {len(micro_batches)} "
+                f"micro-batches of {size}, but an applied method needs the whole gradient in one backward "
                 "pass; give batches of at most micro_batch samples"
             )
-        pieces = self.micro_batch_weights.begin(pieces)
+        micro_batches = self.micro_batch_weights.begin(micro_batches)
         if self._unchecked_weights:
             check_weights(self._unchecked_weights, self.forward_contexts, self.before_gradients_are_used)
             self._unchecked_weights = ()
-        return pieces
+        return micro_batches
 
     def forward(self, batch: Any) -> torch.Tensor:
-        """Move a micro-batch to the device and compute its loss, times its share if :meth:`split` made it.
+        """Move a micro-batch to the device and compute its loss, scaled to its share if it comes from :meth:`split`.
 
         Raises:
             WorkloadError: The loss is not a scalar tensor with a gradient.
@@ -269,7 +270,7 @@ class Training:
         self.distribution.after_backward()
 
     def optimizer_step(self) -> None:
-        """Update the parameters from their gradients, and drop the gradients."""
+        """Update the parameters from their gradients, then drop the gradients."""
         if self.phase_listener is not None:
             self.phase_listener(Phase.OPTIMIZER)
         self.complete_gradients()
@@ -292,13 +293,13 @@ class Training:
             self.phase_listener(Phase.IDLE)
 
     def complete_gradients(self) -> None:
-        """Have all gradients of the step summed, and where the optimizer looks for them; a second call does nothing."""
+        """Sum all gradients of the step and put them where the optimizer reads them; a second call does nothing."""
         self.distribution.complete_gradients()
         for callback in list(self.before_gradients_are_used):  # One may remove itself.
             callback()
 
     def clip_grad_norm(self, max_norm: float) -> torch.Tensor:
-        """Clip the gradients to a total norm; for people with their own loop, between backward and optimizer step.
+        """Clip the gradients to a total norm; for custom loops, between backward and optimizer step.
 
         Args:
             max_norm: Largest total 2-norm.
@@ -324,15 +325,15 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
 
-        Methods that keep more than these two have an entry of their own each (:attr:`state_parts`). With several
-        processes every one must call it: rank 0 gets the whole of all, the others empty dictionaries.
+        Methods with further state add an entry each (:attr:`state_parts`). With several processes, each must call it:
+        rank 0 gets the complete state, the others empty dictionaries.
         """
         return self._state().save(rank=self.world.rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
 
-        With several processes every one must be given the whole of what rank 0 got.
+        With several processes, each must be given the complete state that rank 0 got.
         """
         self._state().load(state)
         self._replaced.share_groups(self.optimizer)  # Loading gives an optimizer new ones.
@@ -341,7 +342,7 @@ class Training:
         return TrainingState(self.model, self.optimizer, self.distribution, self.gradient_scaler, self.state_parts)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` undo something outside the training (a process-wide flag) on :meth:`close`."""
+        """Register ``callback`` to undo a change outside the training (a process-wide flag) on :meth:`close`."""
         self._closing.callback(callback)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a method hangs on a model while it is trained, and what becomes of it when the model is copied or saved."""
+"""Objects that a method attaches to a model while it is trained: shared by copies, never saved."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Unsaved"]
 
 
 class Unsaved:
-    """Belongs to one training: copies of the model share it, and a file cannot hold it.
+    """An object of one training: copies of the model share it, and it cannot be saved.
 
-    A copy of the model (an average of its weights, say) calls the very same object, on its own modules. What holds
-    modules itself is copied with them.
+    A copy of the model (an average of its weights, say) calls the same object on its own modules. Objects that hold
+    modules are copied with them.
     """
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -20,7 +20,7 @@ class Unsaved:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Say what to save instead.
+        """Refuse, and name what to save instead.
 
         Raises:
             pickle.PicklingError: Always.

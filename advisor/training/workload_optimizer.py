@@ -1,4 +1,4 @@
-"""The optimizer that a workload brings: built, and stepped on gradients that are there."""
+"""Build the workload's optimizer, and step it on existing gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def built_optimizer(
 
 
 def step_without_closure(optimizer: torch.optim.Optimizer) -> None:
-    """Step on the gradients that are there.
+    """Step on the existing gradients.
 
     Raises:
         WorkloadError: The optimizer computes the loss itself.
@@ -50,6 +50,6 @@ def step_without_closure(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step computes the loss itself, as often as it likes, as that of LBFGS does."""
+    """Whether its step computes the loss itself, possibly several times, as LBFGS does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty

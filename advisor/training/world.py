@@ -1,7 +1,7 @@
-"""The processes that train one model together: what a rank knows of the others.
+"""The processes that train one model together, as one rank sees them.
 
-Without several processes there is a world of one, so that nobody else needs to ask. With them, torch.distributed must
-have been initialized (``torchrun`` and ``torch.distributed.init_process_group`` in the user's training).
+A single process is a world of one, so callers need no special case. With several, torch.distributed must have been
+initialized (``torchrun`` and ``torch.distributed.init_process_group`` in the user's training).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _T = TypeVar("_T")
 
 
 class World:
-    """This process among those that train together.
+    """This process and those that it trains with.
 
     Args:
         rank: Number of this process, from 0.
-        size: How many there are.
-        group: For what is agreed between processes on the CPU, or ``None`` in a world of one.
+        size: Number of processes.
+        group: Process group for agreement on the CPU; ``None`` in a world of one.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, group: dist.ProcessGroup | None = None) -> None:
@@ -34,13 +34,13 @@ class World:
         self._group = group
 
     def agreed(self, value: _T, kind: Any = Any) -> _T:
-        """What rank 0 decided, on every rank: a decision that depends on a clock must not differ between ranks.
+        """Broadcast rank 0's decision: one that depends on a clock must not differ between ranks.
 
-        It travels as data, not as a pickled object, which whoever writes it could make run anything.
+        It is sent as data: a pickled object could run arbitrary code.
 
         Args:
-            value: What this rank would decide.
-            kind: What msgspec reads it back as; without it numbers, text and lists of them.
+            value: This rank's own decision.
+            kind: The type that msgspec decodes it to; default: numbers, text and lists of them.
         """
         if self.size == 1:
             return value
@@ -59,7 +59,7 @@ class World:
         return self.totals([value])[0]
 
     def totals(self, values: Sequence[float]) -> list[float]:
-        """The sum over all ranks of each of some values; as many on every rank."""
+        """The sum of each value over all ranks; every rank must give equally many."""
         if self.size == 1:
             return list(values)
         held = torch.tensor(values, dtype=torch.float64)
@@ -68,13 +68,13 @@ class World:
         return summed
 
     def wait(self) -> None:
-        """Wait until every rank is here."""
+        """Wait for every rank."""
         if self.size > 1:
             dist.barrier(group=self._group)
 
 
 class _Alike(World):
-    """Others that are not there, and are taken to do what this one does: torch's fake process group sends nothing."""
+    """Imaginary processes that do the same as this one: torch's fake process group sends nothing."""
 
     def agreed(self, value: _T, kind: Any = Any) -> _T:
         return value
@@ -93,7 +93,7 @@ _known: tuple[dist.ProcessGroup, World] | None = None
 def current_world() -> World:
     """The world that this process trains in, as torch.distributed knows it.
 
-    Every rank must make its first call at the same point of the program: a group for agreement is made in it.
+    Every rank must make its first call at the same point of the program, because it creates a process group.
     """
     global _known
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
@@ -104,16 +104,16 @@ def current_world() -> World:
         if dist.get_backend() == "fake":
             _known = (default, _Alike(dist.get_rank(), dist.get_world_size()))
             return _known[1]
-        # A group on the CPU: what ranks agree about is decided there, and must not wait for a device's queue.
+        # A group on the CPU: ranks agree there, and must not wait for a device's queue.
         group = dist.new_group(backend="gloo", timeout=_patience(default))
         _known = (default, World(dist.get_rank(), dist.get_world_size(), group))
     return _known[1]
 
 
 def _patience(group: dist.ProcessGroup) -> timedelta | None:
-    """How long a group waits for a rank that is late; ``None`` if it does not say.
+    """How long a group waits for a late rank; ``None`` if unknown.
 
-    A new group would take torch's 30 minutes, whatever the training's own was given.
+    A new group would use torch's default of 30 minutes, not the timeout of the training's group.
     """
     backends = (group._get_backend(device) for device in group._device_types)
     said = [getattr(getattr(backend, "options", None), "_timeout", None) for backend in backends]

@@ -1,7 +1,7 @@
 """A workload from a Hugging Face model type or config: the architecture with random weights, and batches to match.
 
-Nothing is downloaded. The config is used as it is (dropout included), except that the key-value cache is off: it has no
-use in training and would count as memory.
+Nothing is downloaded. The config is used as it is (dropout included), except that the key-value cache is off: training
+does not use it, and it would count as memory.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def hugging_face_workload(location: str) -> Workload:
     make_batch, described = _batches(head, config, location)
 
     def build_model(**size: int | float) -> torch.nn.Module:
-        # Weights in float32 whatever the config was saved in: lower precision is the precision method's affair.
+        # Weights in float32 whatever the config's format: lower precision is left to the precision method.
         model: torch.nn.Module = builder.from_config(resized(config, size), dtype=torch.float32)
         return model.train()
 
@@ -110,7 +110,7 @@ def _head(config: Any, location: str) -> tuple[str, Any]:
         if classes is None:
             continue
         if both_sides and head == "causal language model" and not config.architectures:
-            continue  # half of the model, and for speech models not the half that people train
+            continue  # half of the model, and for speech models not the half that is trained
         available[head] = builder
         if set(config.architectures or ()) & {classes, *(classes if isinstance(classes, tuple) else ())}:
             return head, getattr(transformers, builder)
@@ -157,7 +157,7 @@ def _length(config: Any) -> int:
 
 
 def _positions(config: Any) -> int | None:
-    """Most tokens that a model reads, if its config says so."""
+    """The maximum number of tokens, if the config states it."""
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
         positions = getattr(config, name, None)
         if isinstance(positions, int) and positions > 0:

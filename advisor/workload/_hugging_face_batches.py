@@ -1,7 +1,7 @@
-"""Batches for models that were built from a config: real text where they read text, noise where they see images.
+"""Batches for models built from a config: real text for text models, noise for image models.
 
-Speed and memory depend on shapes and types alone; what is read matters only to the losses, which are compared
-between policies on equal batches.
+Speed and memory depend on shapes and types alone; the content matters only for losses, which are compared on equal
+batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 Batch = dict[str, torch.Tensor]
 MakeBatch = Callable[..., Batch]
-"""Takes the number of samples, and tokens of each, or pixels of a side, where these are not its own."""
+"""Takes the number of samples and, optionally, tokens per sample or pixels per side."""
 
 _IGNORED = -100
 """Label that torch's cross entropy leaves out."""
@@ -35,7 +35,7 @@ _MASKED_SHARE = 0.15
 
 
 def causal_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
-    """Text, each token to be predicted from those before it."""
+    """Text for next-token prediction."""
 
     def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
         text = _text(batch_size, tokens, vocabulary)

@@ -1,4 +1,4 @@
-"""Loads a workload in the process that trains it. Only here the user's code runs."""
+"""Loads a workload in the process that trains it, the only place where user code runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load_workload(source: WorkloadSource) -> Workload:
     """Import the user's code, or build the workload of a Hugging Face config.
 
     Args:
-        source: Where it is, as the parent found it.
+        source: The workload as found by the parent.
 
     Returns:
         The functions, and the constants after validation.
@@ -95,7 +95,7 @@ def _load_file(path: Path, import_paths: tuple[str, ...]) -> ModuleType:
 class _FreshSource(importlib.machinery.SourceFileLoader):
     """Compiles the file as ``python FILE`` does, without a cache.
 
-    Python takes a cached compilation for that of an edited file of the same length and second.
+    Python would accept the cache of an edited file with the same length and modification second.
     """
 
     def get_code(self, fullname: str) -> CodeType:

@@ -16,7 +16,7 @@ class Workload:
     """The user's functions and constants, ready to call.
 
     Attributes:
-        build_model: ``build_model(**size) -> nn.Module``; raises :class:`WorkloadError` when it returns another thing.
+        build_model: ``build_model(**size) -> nn.Module``; raises :class:`WorkloadError` if it returns anything else.
         make_batch: ``make_batch(batch_size, **size) -> pytree of CPU tensors``.
         compute_loss: ``compute_loss(model, batch) -> scalar``, or ``None`` for the default loss.
         build_optimizer: ``build_optimizer(params) -> Optimizer``, or ``None`` for the default AdamW.
@@ -26,9 +26,9 @@ class Workload:
             ``None``.
         max_grad_norm: Gradient clipping (``MAX_GRAD_NORM``), or ``None``.
         batch_size: The user's own batch (``BATCH_SIZE``), or ``None``.
-        blocks: Classes of the repeated blocks (``BLOCKS``); empty when they shall be found.
+        blocks: Classes of the repeated blocks (``BLOCKS``); empty to find them automatically.
         sizes: Size argument -> values to try (``SIZES``).
-        notes: What the user should know about how the workload was made.
+        notes: Remarks for the user on how the workload was made.
     """
 
     build_model: Callable[..., torch.nn.Module]

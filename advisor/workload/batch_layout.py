@@ -1,4 +1,4 @@
-"""Where a batch holds its samples: found by making batches of several sizes, never assumed."""
+"""Where a batch holds its samples, found by making batches of several sizes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from advisor.workload.reduction import Reduction
 __all__ = ["UNCUT", "BatchLayout", "BatchSizes", "SampleDims"]
 
 UNCUT: Literal["uncut"] = "uncut"
-"""In place of a dimension: the leaf grows with the batch, but not by one entry for each sample."""
+"""In place of a dimension: the leaf grows with the batch, but not by one entry per sample."""
 
 SampleDims = dict[str, int | Literal["uncut"] | None]
 """Path of a leaf (``"labels"``, ``"0.boxes"``; empty for a batch that is one tensor) -> the dimension along which it
-has one entry for each sample, ``None`` where every sample shares the whole of it, or :data:`UNCUT`. A list as long as
-the batch is a leaf as well, of one dimension."""
+has one entry per sample, ``None`` if all samples share it, or :data:`UNCUT`. A list as long as the batch is also a
+leaf, of one dimension."""
 
 
 class BatchSizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How batches of as many samples differ in size, as where each is padded to its longest sample.
+    """How batches with the same number of samples differ in size, as with padding to the longest sample.
 
     Attributes:
-        samples: Of the batches that were looked at.
-        batches: How many those were.
-        path: Of the leaf that differs most from batch to batch; empty for a batch that is one tensor.
-        dim: The dimension of it that differs; ``None`` where all numbers in a batch are counted instead, because what
-            differs is in a list or an object.
-        smallest: The least entries there, or numbers.
-        mean: The average.
-        largest: The most.
-        largest_draws: Numbers of the largest batches in the order in which they were drawn, the largest first: where a
-            batch's length is drawn first, the same draw is a large one at any number of samples.
+        samples: Samples in each of the batches seen.
+        batches: Number of batches seen.
+        path: Path of the leaf that varies most; empty for a batch that is one tensor.
+        dim: Its dimension that varies; ``None`` if all numbers in a batch are counted instead, because the variation is
+            in a list or an object.
+        smallest: Fewest entries there, or numbers.
+        mean: Average.
+        largest: Most.
+        largest_draws: Draw numbers of the largest batches, the largest first: if a batch's length is drawn first, the
+            same draw is large at any number of samples.
     """
 
     samples: int
@@ -47,7 +47,7 @@ class BatchSizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def words(self) -> str:
-        """What was seen, and what figures are of."""
+        """The sizes seen, and which of them memory and speed refer to."""
         drawn = f"{self.mean:,.0f} on average, in {self.batches} batches of {format_count(self.samples, 'sample')}"
         spread = f"{self.smallest:,} to {self.largest:,}"
         if self.dim is None:
@@ -63,21 +63,21 @@ class BatchSizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a workload's batches hold their samples.
+    """The layout of a workload's batches, and how they can be split.
 
     Attributes:
-        dims: Of every leaf.
-        counted_by: Path of the leaf whose size tells how many samples there are.
-        counted_dim: Along this dimension of it.
-        per_sample: Entries there for each sample.
-        extra: Entries there beyond those (one, where offsets begin at 0 and end behind the last sample).
-        uncut_because: Path of a leaf that cannot be cut -> why.
-        is_usual: Whether that is what a training takes for granted of such a batch.
-        reduction: How the loss of a batch follows from those of its micro-batches, if not as a training takes it to.
-        changes_when_split: Why training on micro-batches is another training than on whole batches; empty if it was not
-            seen to be.
-        most_samples: The most that ``make_batch`` was seen to return, where it returned fewer than it was asked for.
-        sizes: How batches of as many samples differ in size; ``None`` if they were not seen to.
+        dims: Sample dimension of every leaf.
+        counted_by: Path of the leaf whose size gives the number of samples.
+        counted_dim: Its dimension that is counted.
+        per_sample: Entries there per sample.
+        extra: Additional entries there (one for offsets from 0 to the end of the last sample).
+        uncut_because: Path of a leaf that cannot be split -> why.
+        is_usual: Whether this is the default layout for such a batch.
+        reduction: How the loss of a batch follows from those of its micro-batches, if not as by default.
+        changes_when_split: Why training on micro-batches differs from training on whole batches; empty if no difference
+            was seen.
+        most_samples: The most samples that ``make_batch`` returned, if it ever returned fewer than requested.
+        sizes: How batches with the same number of samples differ in size; ``None`` if no difference was seen.
     """
 
     dims: SampleDims
@@ -94,10 +94,10 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def sample_dims(self) -> SampleDims | None:
-        """What a training must be told; ``None`` where it takes that for granted."""
+        """The dimensions to pass to a training; ``None`` if the default is right."""
         return None if self.is_usual else self.dims
 
     @property
     def why_uncut(self) -> str:
-        """Why a batch cannot be cut into micro-batches; empty if it can."""
+        """Why a batch cannot be split into micro-batches; empty if it can."""
         return "; ".join(f"{path or 'the batch'}: {reason}" for path, reason in self.uncut_because.items())

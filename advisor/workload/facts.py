@@ -11,7 +11,7 @@ __all__ = ["Facts"]
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts about the model, its loss and its optimizer, read in the worker, used by the parent.
+    """Facts about the model, its loss and its optimizer, read in the worker and used by the parent.
 
     Attributes:
         model_class: Class name of the model.
@@ -38,19 +38,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ``{"scaled_dot_product_attention": 12}``; empty if plain training does not fit.
         matrices: Qualified class name of a linear layer or convolution -> the distinct shapes (outputs, inputs) of
             those with a weight of their own, e.g. ``{"torch.nn.Linear": ((64, 64), (256, 64))}``.
-        hidden_matrices: Trained parameters inside of the blocks that are matrices; ``None`` if nobody has counted.
+        hidden_matrices: Trained parameters in the blocks' matrices; ``None`` if not counted.
         parameter_dtypes: Float formats of the parameters, e.g. ``("float32",)``.
-        chain_length: Blocks that were seen to run one after the other, each on nothing but what the one before
-            returned; 0 if they do not.
+        chain_length: Blocks that run in sequence, each only on the output of the one before; 0 if they do not.
         chain_reason: Why not, when they do not.
-        shape_keeping_blocks: Blocks of the chain that return a tensor of the shape that they are given.
+        shape_keeping_blocks: Blocks of the chain whose output has the shape of their input.
         compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
-        device_rates: These and the other rates of the device, for predictions of time; ``None`` if not measured.
+        device_rates: All measured rates of the device, for predictions of time; ``None`` if not measured.
         torch_version: Version of torch in the worker.
-        workload_options: What the workload itself defines of ``compute_loss``, ``build_optimizer``, ``count_targets``,
-            ``linear_head``, ``max_grad_norm`` and ``blocks``: whoever applies a policy must pass them on.
+        workload_options: Those of ``compute_loss``, ``build_optimizer``, ``count_targets``, ``linear_head``,
+            ``max_grad_norm`` and ``blocks`` that the workload defines: they must be passed when a policy is applied.
         size_arguments: Function (``build_model``, ``make_batch``; ``config`` for a Hugging Face model) -> the
             arguments in ``SIZES`` that it takes.
         batch_layout: Where batches have their samples.

@@ -1,9 +1,8 @@
-"""Fingerprints of source code: equal as long as the code that a workload is made of is unchanged.
+"""Fingerprints of source code: equal as long as the code of a workload is unchanged.
 
-Covered: the file itself and every module that it imports, anywhere in it, from its own folder (or, in a package, from
-the package), and so on from those; not their comments, docstrings and layout. What a workload reads besides (data
-files, modules found by another way than an ``import`` statement) is seen when it runs:
-:mod:`advisor.workload.identity`.
+They cover the file and, recursively, every module that it imports from its own folder (or, in a package, from the
+package), without comments, docstrings and layout. Other inputs (data files, modules not found by an ``import``
+statement) are seen when the workload runs: :mod:`advisor.workload.identity`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def digest_of(*parts: str | bytes) -> str:
 
 
 def source_digest(content: bytes) -> str:
-    """Hash Python's source without comments, docstrings and layout; byte by byte what is not valid, or too deep."""
+    """Hash Python source without comments, docstrings and layout; if it cannot be parsed, byte by byte."""
     try:
         return digest_of("\n".join(_words(ast.parse(content))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -38,7 +37,7 @@ def source_digest(content: bytes) -> str:
 
 
 def _words(value: object) -> Iterator[str]:
-    """A syntax tree in words that do not depend on Python's version: what a node does not have is left out."""
+    """A syntax tree as text, independent of Python's version: absent fields are left out."""
     if isinstance(value, ast.AST):
         yield f"({type(value).__name__}"
         for name, field in ast.iter_fields(value):
@@ -57,7 +56,7 @@ def _words(value: object) -> Iterator[str]:
 
 
 def _is_bare_text(statement: object) -> bool:
-    """Whether it is a docstring, or a text that stands where one could."""
+    """Whether it is a docstring, or a text where one could be."""
     value = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
@@ -67,7 +66,7 @@ def files_fingerprint(path: Path, root: Path) -> str:
 
     Args:
         path: The Python file.
-        root: The folder that its absolute imports are looked up in: its own, or the one that holds its package.
+        root: The folder for its absolute imports: its own, or the one that holds its package.
 
     Raises:
         WorkloadError: The file, or a module that it imports, is not valid Python.

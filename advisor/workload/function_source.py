@@ -1,4 +1,4 @@
-"""A workload from functions that a training program hands over, named so that another process finds them again."""
+"""A workload from functions that a program passes, named so that another process can find them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _locate(role: str, function: Callable[..., Any]) -> tuple[str, Path | None, 
 
 
 def _locate_main(role: str, module: Any, qualname: str) -> tuple[str, Path | None, Path]:
-    """A function of the program itself: by its module name under ``python -m``, else by the program's file."""
+    """A function of the program itself: by module name under ``python -m``, otherwise by the program's file."""
     origin = getattr(module, "__file__", None)
     if origin is None or not Path(origin).is_file():
         raise WorkloadError(

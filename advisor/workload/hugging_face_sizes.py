@@ -20,7 +20,7 @@ _SAME_DEPTH = ("num_decoder_layers", "encoder_layers")
 _WIDTH, _HEADS = "hidden_size", "num_attention_heads"
 _LIKE_HEADS = ("num_key_value_heads",)
 _LIKE_WIDTH = ("intermediate_size", "d_ff", "n_inner", "ffn_dim")
-"""What grows with the width where a config states it; where it does not, the model derives it from the width."""
+"""Fields that grow with the width; if absent from a config, the model derives them from the width."""
 _DEPTH_LIST, _WIDTH_LISTS = "depths", ("hidden_sizes", "embedding_size")
 _DEPTH_FACTOR, _WIDTH_FACTOR = "depth_factor", "width_factor"
 """Convolutional configs have a depth and a width for every stage: all grow together."""
@@ -32,12 +32,12 @@ _BATCH_STEPS = (1, 1.5, 2)
 
 
 def inferred_sizes(config: Any, *, tokens: int | None, most_tokens: int | None) -> Sizes:
-    """The sizes to try for a config; the values it has itself are among them.
+    """The sizes to try for a config, including its own.
 
     Args:
-        config: Any of transformers' configs.
+        config: A transformers config.
         tokens: Tokens of a sample now; ``None`` for images.
-        most_tokens: Most tokens that the model reads; ``None`` if that is not known.
+        most_tokens: Maximum tokens of the model; ``None`` if unknown.
     """
     sizes: Sizes = {}
     depth: str | None = next((name for name in _DEPTHS if _whole(config, name)), None)
@@ -70,7 +70,7 @@ def own_values(config: Any, sizes: Sizes, tokens: int | None) -> dict[str, int |
 
 
 def resized(config: Any, size: Mapping[str, int | float]) -> Any:
-    """A copy of a config at another size. The size of a head stays; what depends on the width follows it."""
+    """A copy of a config at another size. Head size stays; fields that depend on the width scale with it."""
     config = copy.deepcopy(config)
     for name, value in size.items():
         if name == TOKENS:
@@ -96,7 +96,7 @@ def resized(config: Any, size: Mapping[str, int | float]) -> Any:
 
 
 def with_defaults(function: Callable[..., Any], defaults: Mapping[str, int | float]) -> Callable[..., Any]:
-    """A function of ``**size`` whose signature says what it takes: that is how others learn which sizes there are."""
+    """A function of ``**size`` whose signature lists the size arguments it takes, for callers to inspect."""
     known = inspect.signature(function).parameters.values()
     kept = [parameter for parameter in known if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
@@ -111,7 +111,7 @@ def _widen(config: Any, factor: float) -> None:
 
 
 def _fits_groups(config: Any, heads: int) -> bool:
-    """Whether grouped keys and values still divide the heads when both grow alike."""
+    """Whether grouped keys and values still divide the heads when both scale."""
     groups = getattr(config, _LIKE_HEADS[0], None)
     if not isinstance(groups, int) or groups < 1:
         return True

@@ -1,6 +1,6 @@
-"""What a study's measurements hold for besides the source of its workload, and what of that has changed since.
+"""What a study's measurements depend on besides the source of its workload, and what has changed since.
 
-Values of environment variables are kept as digests alone, with a salt of the study: they may be secrets.
+Values of environment variables may be secrets, so only salted digests are kept.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = ["Identity", "ModelIdentity"]
 
 _WHOLE_BYTES = 64 * 2**20
 _END_BYTES = 2**20
-"""Of a file that is larger, its size and both ends are looked at."""
+"""For a larger file, only size and both ends are hashed."""
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a short start sees of a workload.
 
     Attributes:
-        parameters: How many the model has.
+        parameters: Number of parameters.
         model: Digest of the names, shapes and types of parameters and buffers, and of the modules.
         batches: Digest of the parts of a batch, their types, and the sizes that all batches have.
         libraries: Installed distributions that the modules' classes come from -> version.
-        sources: Files of installed packages, but for torch, in which these classes are defined: a package of the user's
-            own may be installed anew, or changed, under the same version.
+        sources: Files of installed packages, except torch, that define these classes: a user's own package may change
+            under the same version.
     """
 
     parameters: int
@@ -43,12 +43,12 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a study's measurements hold for.
+    """What a study's measurements depend on.
 
     Attributes:
-        salt: Of the digests of variables.
-        environment: Variable that the user's code looked up -> digest of its value, ``None`` where it was not set.
-        files: File that it read -> digest of the content, ``None`` where it did not exist.
+        salt: Salt of the variables' digests.
+        environment: Variable that the user's code read -> digest of its value, ``None`` if unset.
+        files: File that it read -> digest of the content, ``None`` if missing.
         folders: Folder that it listed -> digest of the names in it.
         model: What the probe saw.
     """
@@ -61,7 +61,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of(cls, reads: Reads, model: ModelIdentity | None) -> Identity:
-        """What was read, as it is now."""
+        """The current state of everything that was read."""
         salt = secrets.token_hex(16)
         return cls(
             salt=salt,
@@ -72,7 +72,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def changes(self) -> list[str]:
-        """What is not as it was, in words; nothing is run for it."""
+        """What has changed, in words; runs nothing."""
         found = [
             "an environment variable (the model's code goes through all of them)"
             if name == EVERY_VARIABLE
@@ -90,7 +90,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return found
 
     def changes_of_model(self, now: ModelIdentity) -> list[str]:
-        """What a short start sees otherwise, in words."""
+        """What a short start finds changed, in words."""
         then = self.model
         if then is None:
             return []
@@ -116,7 +116,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _names(path: str) -> str | None:
-    """What is in a folder, but for what Python and editors put there."""
+    """The contents of a folder, without files of Python and editors."""
     try:
         names = sorted(name for name in os.listdir(path) if not name.startswith((".", "__pycache__")))
     except OSError:

@@ -1,4 +1,4 @@
-"""Knows whether the user's code is being imported on our behalf, so that it cannot start us again from there."""
+"""Tracks whether a worker is importing the user's code, so that it cannot start momadvise again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a file has the two functions every workload needs, and writes them for the user when it has not."""
+"""Check that a file has the two functions every workload needs, and suggest them if not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _REQUIRED = ("build_model", "make_batch")
 def check_contract(path: Path) -> None:
     """Check by reading that a file defines ``build_model`` and ``make_batch``.
 
-    A name that is imported or assigned counts, and so does a star import, which may bind any name: what it really
-    binds is found out when the file is loaded.
+    Imported and assigned names count, and so does a star import, which may bind any name: loading the file shows what
+    it binds.
 
     Raises:
         WorkloadError: One of them is missing; the message shows the lines to add.
@@ -35,7 +35,7 @@ def missing_message(path: Path, missing: list[str], outline: Outline) -> str:
 
     Args:
         path: The file.
-        missing: The names that it lacks, of ``build_model`` and ``make_batch``.
+        missing: Those of ``build_model`` and ``make_batch`` that it lacks.
         outline: What it defines.
     """
     model = _model_class(outline)

@@ -1,4 +1,4 @@
-"""Checks that a workload says which sizes it can be built in, and writes the lines for the user when it does not."""
+"""Check that a workload defines the sizes it can be built in, and suggest the lines if not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_sizes(source: WorkloadSource) -> None:
 
 
 def missing_sizes_message(source: WorkloadSource) -> str:
-    """Say that a workload has no sizes, and the lines to add to it."""
+    """The error for a workload without sizes, with the lines to add."""
     path = Path(source.location) if source.kind is WorkloadKind.FILE else None
     place = str(path) if path is not None else source.name
     argument = None if path is None else _number_with_default(path)

@@ -1,4 +1,4 @@
-"""Files that native code opens for a model, which Python is not told of: those of safetensors, by its own functions."""
+"""Records files that native code opens unseen by Python: those of safetensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def hearing_safetensors(note: Callable[[str], None]) -> Iterator[None]:
     """Tell which files are opened meanwhile, by whoever has imported the function that opens them.
 
     Args:
-        note: Is given each file as it is opened.
+        note: Called with each file as it is opened.
     """
     if importlib.util.find_spec("safetensors") is None:
         yield

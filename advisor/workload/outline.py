@@ -1,4 +1,4 @@
-"""What a Python file defines at its top level, learned by reading it: nothing of the user's runs here."""
+"""What a Python file defines at its top level, learned by parsing it: no user code runs here."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def parse_file(path: Path) -> ast.Module:
         raise WorkloadError(_syntax_message(path, error)) from error
     except ValueError as error:  # null bytes, before Python 3.12
         raise WorkloadError(f"the model file must be valid Python, but {shown(path)} is not: {error}.") from error
-    except (RecursionError, MemoryError) as error:  # that is how Python's parser gives up on brackets
+    except (RecursionError, MemoryError) as error:  # how Python's parser fails on deep brackets
         raise WorkloadError(
             f"the model file must be valid Python, but {shown(path)} is not: it is nested too deeply."
         ) from error

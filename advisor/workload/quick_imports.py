@@ -1,4 +1,4 @@
-"""Importing large libraries in less time."""
+"""Import large libraries faster."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ __all__ = ["quick_imports"]
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Look for no garbage meanwhile.
+    """Pause garbage collection.
 
-    What an import makes is there to stay, and every collection goes through all of it again: a fifth of the seconds
-    that torch takes.
+    Imported objects stay alive, and every collection scans them again: a fifth of torch's import time.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -1,11 +1,11 @@
-"""What the user's code reads while it is imported and built: environment variables, files, modules.
+"""Records what the user's code reads while it is imported and built: environment variables, files, modules.
 
 A model may depend on more than its source: on ``LAYERS`` in the environment, on a ``config.json``, on a module that it
-imports by a computed name. Whatever it reads is part of what a measurement holds for. Only names leave the process
-that reads; an environment variable may hold a secret.
+imports by a computed name. Measurements are valid only for what it read. Only names leave the reading process; an
+environment variable may hold a secret.
 
-Libraries read much for themselves that has nothing to do with the model. So a read counts if the user's code made it,
-or called what made it; what a library reads while it is imported does not.
+Libraries read much that has nothing to do with the model. So a read counts if the user's code made it or called the
+code that made it, but not if a library makes it while it is imported.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from advisor.workload.native_reads import hearing_safetensors
 __all__ = ["EVERY_VARIABLE", "Reads", "depends_on_session", "is_users", "reads_so_far", "recording_reads"]
 
 _OWN_SETTINGS = frozenset({"torch", "numpy", "transformers", "huggingface_hub", "triton", "advisor"})
-"""Libraries that read the environment for settings of their own, whoever calls them."""
+"""Libraries that read the environment for their own settings."""
 
 _OF_A_LAUNCH = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE|LOCAL_WORLD_SIZE)|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES"
     r"|(TORCHELASTIC|SLURM|OMPI|PMI|PMIX|PBS|LSB|WANDB)_.*|(OLD)?PWD|HOSTNAME|TMPDIR|TERM|SHLVL|_"
 )
-"""Variables that differ from rank to rank, or from job to job, of one and the same training."""
+"""Variables that differ between ranks or jobs of the same training."""
 
 _OF_A_SESSION = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|MAIL|EDITOR|VISUAL|PAGER|LS_COLORS|DISPLAY|COLUMNS|LINES|PS1|LANG(UAGE)?"
@@ -52,12 +52,12 @@ _IMPORTING = "<frozen importlib"
 
 
 class Reads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was read, by name.
+    """The names of what was read.
 
     Attributes:
-        environment: Variables that were looked up, whether they were set or not; :data:`EVERY_VARIABLE` where the
-            user's code went through all of them.
-        files: Absolute paths that were opened for reading, whether they existed or not; those of the user's modules.
+        environment: Variables that were looked up, set or not; :data:`EVERY_VARIABLE` if the user's code iterated over
+            all.
+        files: Absolute paths that were opened for reading, existing or not, and those of the user's modules.
         folders: Absolute paths of folders that were listed.
     """
 
@@ -67,7 +67,7 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 EVERY_VARIABLE = "*"
-"""In place of a name."""
+"""Stands for all names."""
 
 _environment: set[str] = set()
 _listed: set[str] = set()
@@ -80,7 +80,7 @@ _iterating: tuple[int, int] | None = None
 
 @contextlib.contextmanager
 def recording_reads() -> Iterator[None]:
-    """Around whatever runs the user's code: note what that reads."""
+    """Context that records what the user's code in it reads."""
     global _depth, _is_listening
     if not _is_listening:
         sys.addaudithook(_hear)
@@ -99,7 +99,7 @@ def recording_reads() -> Iterator[None]:
 
 
 def reads_so_far() -> Reads:
-    """Everything that was noted in this process, and in those that it was forked from."""
+    """Everything recorded in this process and in those that it was forked from."""
     modules = {
         file
         for module in list(sys.modules.values())
@@ -111,7 +111,7 @@ def reads_so_far() -> Reads:
 
 
 def depends_on_session(name: str) -> bool:
-    """Whether a variable differs between terminals, or ranks, without the model being another."""
+    """Whether a variable differs between terminals or ranks for the same model."""
     return _OF_A_SESSION.fullmatch(name) is not None or _OF_A_LAUNCH.fullmatch(name) is not None
 
 
@@ -128,7 +128,7 @@ class _Environment(type(os.environ)):  # type: ignore[misc]
     def __iter__(self) -> Iterator[str]:
         global _iterating
         frame = sys._getframe(1)
-        # Whoever copies all of it depends on none in particular; the same instruction then looks each of them up.
+        # Copying all variables depends on none in particular, but looks up each from the same instruction.
         _iterating = _instruction(frame)
         if _depth and "KeysView" not in frame.f_code.co_qualname and _goes_through(frame):
             _environment.add(EVERY_VARIABLE)
@@ -143,7 +143,7 @@ def _instruction(frame: FrameType | None) -> tuple[int, int] | None:
 
 
 def _goes_through(frame: FrameType | None) -> bool:
-    """Whether it is the user's own code that looks at every variable, and no function that it has called."""
+    """Whether the user's own code, not a function that it called, iterates over every variable."""
     while frame is not None and _is_plumbing(frame.f_code.co_filename):
         if "_collections_abc" not in frame.f_code.co_filename:
             return False  # os.environ.copy()
@@ -168,7 +168,7 @@ def _hear_listing(path: Any) -> None:
 
 
 def _hear_process(arguments: Any) -> None:
-    """What another process reads nobody hears; the files that it is called with are known, such as a script."""
+    """Record the files in a subprocess's arguments, such as a script; its own reads are not seen."""
     if isinstance(arguments, list | tuple) and _opens_file(sys._getframe(2)):
         named = [os.path.abspath(os.fsdecode(one)) for one in arguments if isinstance(one, str | bytes | os.PathLike)]
         _read.update(path for path in named if os.path.isfile(path))
@@ -229,7 +229,7 @@ def _is_plumbing(file: str) -> bool:
 
 @functools.cache
 def is_users(file: str) -> bool:
-    """Whether a source file is the user's: neither Python's, nor installed, nor ours."""
+    """Whether a source file is the user's: not Python's, installed or ours."""
     if not file.endswith(".py"):
         return False
     return _may_count(os.path.abspath(file))

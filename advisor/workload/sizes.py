@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 MOST_SIZES = 256
-"""Each is built once to count its parameters. A bisection of so many takes about eight runs; more values between
-these would not find a model that is larger by much."""
+"""Each is built once to count its parameters. A bisection of so many takes about eight runs; more values in between
+would not find a much larger model."""
 
 
 class CountedSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,11 +43,11 @@ class CountedSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SizeCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a COUNT trial learned.
+    """The result of a COUNT trial.
 
     Attributes:
-        own: The model's own size, as ``build_model()`` without arguments builds it: the defaults of the arguments
-            that ``SIZES`` names, or no arguments if they do not tell.
+        own: The size that ``build_model()`` builds without arguments: the defaults of the arguments in ``SIZES``, or no
+            arguments if these are unknown.
         listed: Every combination of the values in ``SIZES``.
     """
 
@@ -75,7 +75,7 @@ def sizes_of(sizes: Mapping[str, Sequence[int | float]]) -> list[dict[str, int |
 
 
 def accepted(function: Callable[..., Any], size: Mapping[str, int | float]) -> dict[str, int | float]:
-    """The arguments of a size that a function takes: depth is the model's affair, image size perhaps the batch's."""
+    """The arguments of a size that a function takes: depth may belong to the model, image size to the batch."""
     if not size:
         return {}  # not every callable has a signature that can be read
     parameters = inspect.signature(function).parameters.values()
@@ -100,7 +100,7 @@ def check_taken(sizes: Mapping[str, Sequence[int | float]], *functions: Callable
 
 
 def own_size(sizes: Mapping[str, Sequence[int | float]], *functions: Callable[..., Any]) -> dict[str, int | float]:
-    """What the functions use without arguments: their defaults; empty if these are not all numbers."""
+    """The functions' defaults; empty if these are not all numbers."""
     own: dict[str, int | float] = {}
     for name in sizes:
         found = (inspect.signature(function).parameters.get(name) for function in functions)
@@ -117,5 +117,5 @@ def size_words(size: Mapping[str, int | float]) -> str:
 
 
 def size_parts(size: Mapping[str, int | float]) -> list[str]:
-    """The arguments of a size one by one, every digit of them: different sizes never look alike."""
+    """The arguments of a size with every digit, so that different sizes never look alike."""
     return [f"{name}={value}" for name, value in size.items()]

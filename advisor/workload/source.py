@@ -1,6 +1,6 @@
-"""From what the user typed to a workload that another process can find again.
+"""Resolve the user's MODEL to a workload that another process can find.
 
-Nothing of the user's runs here and torch is not imported: files are read, not loaded.
+No user code runs here and torch is not imported: files are read, not loaded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def resolve_source(model: str | Path) -> WorkloadSource:
 
     Args:
         model: A Python file, an importable module (``package.module``), ``hf:<model type>``, a Hugging Face
-            ``config.json``, or a folder that holds one.
+            ``config.json``, or a folder with one.
 
     Returns:
         Where the workload is, with a fingerprint of its source.

@@ -1,4 +1,4 @@
-"""The part of a traceback that is about the user's code, as text."""
+"""The part of a traceback that concerns the user's code, as text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _MACHINERY = (_PACKAGE / "trial", _PACKAGE / "workload", _PACKAGE / "measure")
 _LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 _PASSING_ON = ("__torch_function__", "__torch_dispatch__")
-"""Where modes that watch the model stand between it and torch."""
+"""Files whose modes run between the model and torch."""
 _WITHOUT_COMPILER = (("torch/_compile.py", "inner"), ("torch/_dynamo/eval_frame.py", "_fn"))
-"""Where torch takes care that its compiler stays out of what such a mode calls."""
+"""The torch file that keeps the compiler out of what such a mode calls."""
 _CALL_OF_A_MODULE = ("torch/nn/modules/module.py", "_wrapped_call_impl")
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format an exception without the frames that the user cannot do anything about.
+    """Format an exception without the frames that do not help the user.
 
-    The text starts at the first frame of the user's own code; frames of momadvise before or between theirs are left
-    out, those of libraries stay. Frames of momadvise that the user's code called last stay too: then one of our hooks
-    raised, and hiding it would blame the user. Without any frame of the user the call of a model made by a library
-    stands for the first; without such a call, either, only the frames of the trial machinery are left out.
+    The text starts at the first frame of the user's code; momadvise's frames before or between the user's are left out,
+    those of libraries stay. Momadvise's innermost frames also stay: one of our hooks raised, and hiding it would blame
+    the user. If the user has no frame, the text starts at the call of a library's model; without such a call, only
+    frames of the trial machinery are left out.
 
     Args:
         error: The exception as caught, its causes and context included.
@@ -62,7 +62,7 @@ def _kept(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
 
 
 def _passes_on(frame: traceback.FrameSummary) -> bool:
-    """Whether the frame only hands a call from the model on to torch."""
+    """Whether the frame only passes a call from the model to torch."""
     if frame.name in _PASSING_ON and _inside(frame.filename, (_PACKAGE,)):
         return True
     return any(_is(frame, *passing) for passing in _WITHOUT_COMPILER)

@@ -1,4 +1,4 @@
-"""The workload: where the user's functions are and how they are found again in another process.
+"""The workload: where the user's functions are and how another process finds them.
 
 Nothing here imports torch or the user's code: a source is checked by reading it (``ast``), and loaded in the worker
 by :mod:`advisor.workload._loading`.
@@ -14,7 +14,7 @@ __all__ = ["WorkloadKind", "WorkloadSource"]
 
 
 class WorkloadKind(enum.Enum):
-    """How the functions are found."""
+    """How to find the functions."""
 
     FILE = "file"
     """A Python file with ``build_model`` and ``make_batch``."""
@@ -33,7 +33,7 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         functions: FUNCTIONS: contract name -> ``"module:qualname"`` or ``"/path/file.py:qualname"``.
         import_paths: Folders to put on ``sys.path`` before loading.
         name: Short name for people and folders, e.g. ``"gpt2"``.
-        fingerprint: Hash of the source (its file, and what it imports from beside itself).
+        fingerprint: Hash of the source (its file and the local modules it imports).
     """
 
     kind: WorkloadKind

@@ -16,7 +16,7 @@ __all__ = ["Loop", "documented_loops", "loops_in", "texts", "without_loops"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-STEPS = re.compile(r"\.(step|backward|optimizer_step)\((batch|loss|piece|)\)")
+STEPS = re.compile(r"\.(step|backward|optimizer_step)\((batch|loss|micro_batch|)\)")
 """What a training step is made with."""
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)

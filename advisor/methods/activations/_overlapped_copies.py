@@ -66,7 +66,7 @@ class _Pass:
 
 
 class OverlappedMove:
-    """The stage that moves tensors to the host and back beside the computation.
+    """The stage that moves tensors to the host and back, overlapping with computation.
 
     Args:
         min_bytes: Leave smaller tensors where they are, whether small as saved or by an earlier stage.

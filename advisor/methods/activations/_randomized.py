@@ -71,7 +71,7 @@ class _Randomized(torch.autograd.Function):
         """``values [..., inputs]`` -> ``[..., outputs]``."""
         output = plain(values)
         kept, seed = projected(values, output.dtype)
-        # Saved as a tensor too, to be held against what a recomputation drew: it saves this tensor anew.
+        # Saved as a tensor too, for comparison with a recomputation's draw, which saves this tensor anew.
         ctx.save_for_backward(weight, kept, torch.tensor(seed))
         ctx.seed, ctx.transposed = seed, transposed
         ctx.shape, ctx.dtype = values.shape, values.dtype

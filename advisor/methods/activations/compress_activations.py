@@ -21,7 +21,7 @@ __all__ = ["CompressActivations"]
 class CompressActivations(Method):
     """Codes activations in groups of 256 when they are saved, with random rounding that is right on the average.
 
-    The forward pass is untouched. Weights, masks and normalization statistics stay exact, because errors in those
+    The forward pass is unmodified. Weights, masks and normalization statistics stay exact, because errors in those
     would not average out, and so does what a small error in would change the gradients without bound: what logarithms,
     divisions (the divisor), roots, norms, binary cross entropies of probabilities, largest values and fused attention
     save, and what a function of torch saves that calls one of these. Nobody knows what other functions do with what

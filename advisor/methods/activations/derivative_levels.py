@@ -51,7 +51,7 @@ def derivative_levels(formula: str, bits: int) -> DerivativeLevels:
 
     Args:
         formula: ``"gelu"``, ``"gelu_tanh"``, ``"quick_gelu"`` or ``"silu"``.
-        bits: How many bits tell the piece of an input.
+        bits: Number of bits that encode the piece of an input.
     """
     edges = np.linspace(-_REACH, _REACH, _CELLS + 1)
     middles = (edges[1:] + edges[:-1]) / 2

@@ -34,7 +34,7 @@ class FewBitActivation(Method):
     update_tolerance = 0.65
     saves = frozenset({Saves.ACTIVATIONS})
     time_ratio = 1.05
-    costs = "finding and packing the pieces, some element-wise passes over each activation"
+    costs = "encoding the inputs, some element-wise passes over each activation"
     pays = "on transformers with wide GELU or SiLU layers, most where the activation is spelled out as a formula"
     does_not_pay = "in checkpointed blocks, where the activation is recomputed anyway"
     stage = Stage.CHECKPOINT

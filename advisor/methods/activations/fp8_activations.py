@@ -24,7 +24,7 @@ _TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 class Fp8Activations(Method):
     """Casts activations to float8 when they are saved, each group of 256 scaled to fill the format.
 
-    The forward pass is untouched, and so is what must be exact: weights, masks, normalization statistics, what
+    The forward pass is unmodified, and so is what must be exact: weights, masks, normalization statistics, what
     logarithms, divisions (the divisor), roots, norms, binary cross entropies of probabilities, largest values and fused
     attention save, and what is saved by functions that nobody knows: those of other libraries, your own
     (``torch.autograd.Function``), scripted ones and regions that ``torch.compile`` made.

@@ -1,4 +1,4 @@
-"""Keep activations on the host between the forward and the backward pass, and copy them beside the computation."""
+"""Keep activations on the host between the forward and the backward pass, and overlap the copies with computation."""
 
 from __future__ import annotations
 

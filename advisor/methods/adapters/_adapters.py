@@ -1,4 +1,4 @@
-"""Low-rank adapters beside the frozen weights of a model (peft), and the state of a model that has them."""
+"""Low-rank adapters for the frozen weights of a model (peft), and the state of a model that has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALPHA_PER_RANK = 2
 
 
 def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
-    """Put adapters of ``rank`` beside layers of ``model``, in place, and freeze everything else.
+    """Add adapters of ``rank`` to layers of ``model``, in place, and freeze everything else.
 
     Their product is zero at first: the model computes what it did. The global random state is as before.
 
@@ -87,7 +87,7 @@ class HeldLinear(nn.Linear):
 
 
 class Adapters(StatePart):
-    """The adapters of a model, and the frozen weights beside them.
+    """The adapters of a model, and its frozen weights.
 
     The model's state has the sum of both, as a plain model computes with it. That sum is rounded, so what it was
     made of is kept too: training goes on from the very numbers.
@@ -112,7 +112,7 @@ class Adapters(StatePart):
         return plain
 
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The weights and adapters that were kept; or the plain weights, beside adapters whose product is zero."""
+        """The weights and adapters that were kept; or the plain weights with adapters whose product is zero."""
         if kept is not None and not self._fits(kept):
             raise MethodRefusedError(
                 "the adapters of a state must be of the same layers and rank as those of the training that it is "

@@ -4,7 +4,7 @@ Dynamic sparse reparameterization (Mostafa and Wang 2019), with the momentum beg
 (Sohoni et al. 2019): every so many steps the weights nearest to zero are pruned, by one threshold for all layers, and
 as many zeros elsewhere may become something: at random places, more of them in layers that kept more.
 
-No kernel trains such weights in less memory, so they are dense tensors here, beside masks.
+No kernel trains such weights in less memory, so they are dense tensors with masks here.
 """
 
 from __future__ import annotations

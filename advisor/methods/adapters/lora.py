@@ -1,4 +1,4 @@
-"""Train low-rank adapters beside frozen weights."""
+"""Train low-rank adapters for frozen weights."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _KINDS = "linear layers and convolutions"
 
 
 class Lora(Method):
-    """Freezes the model and trains the product of two thin matrices beside each linear layer and convolution.
+    """Freezes the model and trains the product of two thin matrices for each linear layer and convolution.
 
     Layers that would be smaller than their adapters stay without, and so do tied weights and the output layer of a
     language model. Everything else is frozen too: embeddings, norms, biases; running statistics are still updated.
     A layer that the loss takes the weight of, instead of calling it, is not adapted either. The state of the model
-    has the sums of weights and adapters; the entry ``lora`` beside it has both apart.
+    has the sums of weights and adapters; the separate entry ``lora`` has both apart.
     """
 
     name = "lora"
-    summary = "Freezes the weights and trains thin matrices beside them (peft): no gradients or moments of the weights."
+    summary = "Freezes the weights and trains thin added matrices (peft): no gradients or moments of the weights."
     fidelity = Fidelity.MODEL
     learns_slower = True
     saves = frozenset({Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
@@ -60,7 +60,7 @@ class Lora(Method):
         return judge_shapes(shapes, int(parameters["rank"]), _KINDS)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Put adapters beside every layer that is larger than them."""
+        """Add adapters to every layer that is larger than its adapters."""
         from advisor.training.structure import matrix_layers, matrix_shape
 
         rank = int(parameters["rank"])

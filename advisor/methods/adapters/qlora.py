@@ -1,4 +1,4 @@
-"""Train low-rank adapters beside weights that are frozen and held in 4 bits."""
+"""Train low-rank adapters for weights that are frozen in 4 bits."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ _KINDS = "linear layers"
 
 
 class Qlora(Method):
-    """Low-rank adapters beside linear layers whose own weights are rounded to 4 bits (NF4, double quantization).
+    """Low-rank adapters for linear layers whose own weights are rounded to 4 bits (NF4, double quantization).
 
     transformers' ``Conv1D``, of which GPT-2 is made, is a linear layer with its weight transposed, and is converted
     too. Convolutions, embeddings, tied weights and the output layer of a language model stay whole and frozen. The
-    state of the model has the sums of rounded weights and adapters; the entry ``qlora`` beside it has both apart.
+    state of the model has the sums of rounded weights and adapters; the separate entry ``qlora`` has both apart.
     """
 
     name = "qlora"
-    summary = (
-        "Holds frozen weights of linear layers in 4 bits (bitsandbytes) and trains thin matrices beside them (peft)."
-    )
+    summary = "Holds frozen weights of linear layers in 4 bits (bitsandbytes) and trains thin added matrices (peft)."
     fidelity = Fidelity.MODEL
     learns_slower = True
     saves = frozenset({Saves.PARAMETERS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE})
@@ -59,7 +57,7 @@ class Qlora(Method):
         return judge_shapes(shapes, int(parameters["rank"]), _KINDS)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Convert every linear layer that is larger than its adapters, and put these beside it."""
+        """Convert every linear layer that is larger than its adapters, and add these."""
         from torch import nn
 
         from advisor.training.structure import matrix_layers, matrix_shape

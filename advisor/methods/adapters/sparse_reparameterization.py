@@ -90,5 +90,5 @@ def _note(weights: SparseWeights) -> str:
         f"sparse_reparameterization: weights, gradients and optimizer state of {len(weights.masks)} layers would take "
         f"{format_bytes(stored)} in a sparse format ({format_bytes(found['values'])} of values and "
         f"{format_bytes(found['indices'])} of indices); here they are dense and take {format_bytes(found['dense'])}, "
-        f"beside masks of {format_bytes(weights.total)}, and the measured peak is that of the dense ones"
+        f"with masks of {format_bytes(weights.total)}, and the measured peak is that of the dense ones"
     )

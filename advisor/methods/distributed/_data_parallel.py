@@ -1,9 +1,9 @@
 """Every process holds the whole model and trains on its share of the batch; gradients are averaged.
 
-torch's DistributedDataParallel must be told beforehand whether some parameters will get no gradient: looking for them
-costs time in every step, and not looking makes gradients that were never averaged pass for complete ones. So the
-first optimizer step goes without it: each process adds up its own gradients, they are averaged one by one, and it is
-seen which parameters went without. From then on DistributedDataParallel does it, told what was seen.
+torch's DistributedDataParallel must be told in advance whether some parameters will get no gradient: searching for them
+costs time in every step, and not searching leaves gradients silently unaveraged. So the first optimizer step does
+without it: each process sums its own gradients, they are averaged one by one, and parameters without a gradient are
+recorded. From the second step on, DistributedDataParallel is used with this information.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class DataParallel(Distribution):
 
 
 class _FirstStep:
-    """Averages gradients without knowing beforehand which there will be, and finds out."""
+    """Averages whichever gradients there are, and records which parameters have none."""
 
     def __init__(self, model: torch.nn.Module, world: World) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -16,8 +16,8 @@ class TracedDataParallel(nn.Module):
     """Holds a buffer for all gradients as the reducer does, and lets gradients be views into it if told so.
 
     Source: ``Reducer::initialize_buckets``, ``mark_variable_ready_dense`` and ``finalize_bucket_dense`` in
-    ``torch/csrc/distributed/c10d/reducer.cpp`` of PyTorch. The buffer is in one piece for each format, instead of
-    pieces of 25 MiB: the bytes are the same.
+    ``torch/csrc/distributed/c10d/reducer.cpp`` of PyTorch. There is one buffer per format instead of buckets of 25 MiB:
+    the bytes are the same.
 
     Args:
         module: Returns the loss.

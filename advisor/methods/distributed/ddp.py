@@ -20,7 +20,7 @@ __all__ = ["Ddp"]
 class Ddp(Method):
     """Each process holds the whole model, trains on its share of the batch, and averages gradients with the others.
 
-    The averaging runs beside the backward pass. Parameters that get no gradient are found in the first step.
+    The averaging overlaps with the backward pass. Parameters that get no gradient are found in the first step.
     """
 
     name = "ddp"
@@ -29,7 +29,7 @@ class Ddp(Method):
     gradient_tolerance = 1e-5
     saves = frozenset({Saves.ACTIVATIONS})
     costs = "every gradient crosses the link once per step; without bucket views also a second copy of all gradients"
-    pays = "when the model fits on each device and the batch can be shared: nearly as many times faster as devices"
+    pays = "when the model fits on each device and the batch can be split: the speedup is nearly the number of devices"
     does_not_pay = "when communicating the gradients takes longer than the backward pass: slow links, small batches"
     stage = Stage.SHARD
     parameters = (

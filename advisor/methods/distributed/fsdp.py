@@ -22,7 +22,7 @@ __all__ = ["Fsdp"]
 
 _TWO_FORMATS = "both decide the format of the matrix products; choose one of them"
 _BATCHNORM = (
-    "mixed_precision=bf16 would hold BatchNorm's weights in bf16 beside statistics in float32; "
+    "mixed_precision=bf16 would hold BatchNorm's weights in bf16 and its statistics in float32; "
     "use precision(dtype=bf16)"
 )
 
@@ -64,7 +64,7 @@ class Fsdp(Method):
             own={"offload": True},
             where={"dtype": "fp16"},
         ),
-        Conflict("adam_8bit", "bitsandbytes' kernels do not know parameters that are sliced over devices"),
+        Conflict("adam_8bit", "bitsandbytes' kernels do not support parameters that are sharded over devices"),
         Conflict("swap", "it cannot tell gathered parameters from activations and would move both"),
         Conflict("overlapped_swap", "it cannot tell gathered parameters from activations and would move both"),
         Conflict("compress_activations", "it cannot tell gathered parameters from activations and would code both"),

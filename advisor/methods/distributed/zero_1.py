@@ -26,7 +26,7 @@ __all__ = ["Zero1"]
 class Zero1(Method):
     """Each process updates a part of the parameters, holds the optimizer state of that part, and sends the result.
 
-    Everything else is as with ``ddp``. Parameters are not divided, so that one large parameter is one process's.
+    Everything else is as with ``ddp``. Parameters are not split: a large one belongs to one process.
     """
 
     name = "zero_1"
@@ -34,8 +34,8 @@ class Zero1(Method):
     fidelity = Fidelity.ROUNDING
     gradient_tolerance = 1e-5
     saves = frozenset({Saves.OPTIMIZER_STATE, Saves.ACTIVATIONS})
-    costs = "every parameter is sent once more after each step, one by one and not beside any other work"
-    pays = "when the model fits but Adam's two moments beside it do not, on a link that is fast"
+    costs = "every parameter is sent once more after each step, one by one and without overlap"
+    pays = "when the model fits but not Adam's two moments as well, on a fast link"
     does_not_pay = "with optimizers that hold little state, on slow links, or with many small parameters"
     stage = Stage.OPTIMIZER
     conflicts = (

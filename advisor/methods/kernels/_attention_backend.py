@@ -1,4 +1,4 @@
-"""Which kernel computes attention: allowing only one, and seeing whether that changes anything."""
+"""Allow only one kernel for attention, and detect whether that changes anything."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
 def allow_only(training: Training, kernel: str, label: str) -> None:
     """Allow one kernel of attention in this process until the training closes.
 
-    For the whole process, not around forward passes: what is recomputed runs in the backward pass, and there is no
-    context around it. The first forward pass is watched to see whether torch would have chosen the kernel anyway.
+    For the whole process, not per forward pass, because recomputation runs in the backward pass, outside any context.
+    The first forward pass is watched to see whether torch would have chosen the kernel anyway.
 
     Args:
         training: Its forward passes raise :class:`MethodRefusedError` where the kernel does not suit.
         kernel: A name in ``_KERNELS``.
-        label: Of the method with its parameters, for notes.
+        label: Label of the method with its parameters, for notes.
     """
     free = _allowed()
     hold(training, "kernels of attention", [_KERNELS[kernel]], read=_allowed, write=_allow)
@@ -70,7 +70,7 @@ def allow_only(training: Training, kernel: str, label: str) -> None:
 
 
 class _KernelWatch(TorchFunctionMode):
-    """Compares torch's choice of a kernel with the one it would make otherwise.
+    """Compares torch's choice of a kernel with its choice without the restriction.
 
     Args:
         free: The kernels that were allowed before.
@@ -78,7 +78,7 @@ class _KernelWatch(TorchFunctionMode):
     Attributes:
         calls: Attentions seen.
         changed: Whether a choice differs.
-        saw_all: Whether all attention was seen; what torch's larger functions call inside of themselves is not.
+        saw_all: Whether all attention was seen; calls inside torch's larger functions are not.
         reason: What torch said of an attention for which the kernel does not suit.
     """
 

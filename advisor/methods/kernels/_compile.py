@@ -1,9 +1,9 @@
-"""Compiling modules in place with ``torch.compile``: names, state and hooks of the model stay as they are.
+"""Compile modules in place with ``torch.compile``: names, state and hooks of the model stay as they are.
 
-What a compiler does is settled when a function is first called with arguments of some kind, and kept on the function's
-code, which all modules of a class share: blocks that are alike are compiled once. When the training closes, all
-compiled code of the process is dropped (``torch._dynamo.reset``), so that what one training taught the compiler about
-sizes does not change the next; whatever else is compiled in the process is compiled again when it is called.
+A function is compiled at its first call with arguments of some kind, and the result is kept on the function's code,
+which all modules of a class share: blocks that are alike are compiled once. When the training closes, all compiled code
+of the process is dropped (``torch._dynamo.reset``), so that sizes seen in one training do not affect the next; other
+compiled code in the process is compiled again at its next call.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor],
 
 
 BACKEND: Backend = default_backend
-"""What compiles the graphs; a constant of this module, so that suites can do without kernels."""
+"""The backend that compiles graphs; a constant of this module, so that tests can replace it."""
 
 
 def compile_modules(
@@ -66,13 +66,12 @@ def compile_modules(
 ) -> None:
     """Have modules run compiled from their next call on, until the training closes.
 
-    Under fake tensors nothing is compiled, because there is nothing to run: the modules stay as they are, and a note
-    says so.
+    Under fake tensors nothing is compiled: the modules stay as they are, and a note says so.
 
     Args:
-        training: Whose modules they are.
-        modules: None inside another.
-        label: Of the method with its parameters, for notes.
+        training: The training whose modules they are.
+        modules: The modules, none inside another.
+        label: Label of the method with its parameters, for notes.
         budget: Share of the activations, between all of them (1.0) and only the inputs (0.0), that the compiler may
             keep for the backward pass; ``None`` leaves its default.
 
@@ -87,16 +86,16 @@ def compile_modules(
     if reason:
         raise MethodRefusedError(reason)
     stop_key_value_cache(training, "every block would be compiled anew, for its own entry of the cache")
-    # Recomputation stays outside of what is compiled, with all that it restores: each of its regions is a piece.
+    # Recomputation, with all that it restores, stays outside compiled code: each of its regions is compiled alone.
     regions = [inner for module in modules for inner in module.modules() if isinstance(inner, CheckpointWrapper)]
-    pieces = [*modules, *(region._checkpoint_wrapped_module for region in regions)]
+    compiled = [*modules, *(region._checkpoint_wrapped_module for region in regions)]
     for region in regions:
         region.forward = torch._dynamo.disable(region.forward)  # type: ignore[method-assign,no-untyped-call]
-    calls = [CompiledCall(piece, _backend(BACKEND, budget)) for piece in pieces]
-    for piece, call in zip(pieces, calls, strict=True):
-        piece._compiled_call_impl = call
-    training.on_close(functools.partial(_run_plain, pieces, regions))
-    # The first step compiles; what it left different (gradients, optimizer state) may compile once more.
+    calls = [CompiledCall(module, _backend(BACKEND, budget)) for module in compiled]
+    for module, call in zip(compiled, calls, strict=True):
+        module._compiled_call_impl = call
+    training.on_close(functools.partial(_run_plain, compiled, regions))
+    # The first step compiles; gradients and optimizer state that it created may cause another compilation.
     training.settling_steps = max(training.settling_steps, 1)
     said = False
 
@@ -110,7 +109,7 @@ def compile_modules(
 
 
 def has_budget() -> bool:
-    """Whether this torch can compile under a budget for what is kept."""
+    """Whether this torch can compile under a budget for saved activations."""
     import torch._functorch.config as config
 
     return hasattr(config, "activation_memory_budget")
@@ -124,7 +123,7 @@ class CompiledCall:
         backend: Compiles the graphs that are found in its forward pass.
 
     Attributes:
-        was_called: Whether it ever was.
+        was_called: Whether it was ever called.
     """
 
     def __init__(self, module: torch.nn.Module, backend: Callable[..., _Compiled]) -> None:
@@ -142,7 +141,7 @@ class CompiledCall:
 
         self.was_called = True
         try:
-            # At its limit the compiler would silently run the module uncompiled ever after.
+            # At its limit, the compiler would silently run the module uncompiled from then on.
             with config.patch(recompile_limit=_RECOMPILE_LIMIT, fail_on_recompile_limit_hit=True):
                 return self._call(*args, **kwargs)
         except (FailOnRecompileLimitHit, TorchDynamoException) as error:
@@ -155,9 +154,9 @@ class CompiledCall:
 
 @functools.cache
 def _backend(backend: Backend, budget: float | None) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], _Compiled]:
-    """The backend, with settings that hold while it compiles and at no other time.
+    """The backend, with settings that hold only while it compiles.
 
-    One object for all modules: code from another backend would not be used for a module that is alike.
+    One object for all modules: code of another backend would not be reused for similar modules.
     """
     import torch._functorch.config as config
 
@@ -184,9 +183,9 @@ def _why_not_again(model: torch.nn.Module) -> str:
     return ""
 
 
-def _run_plain(pieces: Sequence[torch.nn.Module], regions: Sequence[torch.nn.Module]) -> None:
-    for piece in pieces:
-        piece._compiled_call_impl = None
+def _run_plain(compiled: Sequence[torch.nn.Module], regions: Sequence[torch.nn.Module]) -> None:
+    for module in compiled:
+        module._compiled_call_impl = None
     for region in regions:
         del region.forward
     torch._dynamo.reset()

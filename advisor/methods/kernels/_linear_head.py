@@ -1,4 +1,4 @@
-"""A loss that is the cross entropy of one linear layer: finding it, proving it, computing it in chunks."""
+"""A loss that is the cross entropy of one linear layer: find it, verify it, compute it in chunks."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def chunked_loss(
         weight: ``(classes, features)``.
         bias: ``(classes,)``, or ``None``.
         targets: Class indices of shape ``(...)``; -100 is left out.
-        chunks: Pieces to cut the positions into (fewer if there are fewer positions).
+        chunks: Number of chunks of positions (fewer if there are fewer positions).
     """
     flat = hidden.reshape(-1, hidden.size(-1))
     flat_targets = targets.reshape(-1).to(flat.device)
-    pieces = zip(flat.chunk(chunks), flat_targets.chunk(chunks), strict=True)
+    parts = zip(flat.chunk(chunks), flat_targets.chunk(chunks), strict=True)
     # No dropout inside, so no random state to keep.
     losses = [
-        checkpoint(_summed_loss, piece, weight, bias, target, use_reentrant=False, preserve_rng_state=False)
-        for piece, target in pieces
+        checkpoint(_summed_loss, part, weight, bias, target, use_reentrant=False, preserve_rng_state=False)
+        for part, target in parts
     ]
     return torch.stack(losses).sum() / (flat_targets != IGNORED_TARGET).sum()
 
@@ -57,7 +57,7 @@ def find_linear_head(training: Training) -> LinearHead:
     """The workload's own ``linear_head``, or that of a transformers causal language model with its default loss.
 
     Raises:
-        MethodRefusedError: There is none; the message says what is in the way.
+        MethodRefusedError: There is none; the message gives the reason.
     """
     if training.linear_head is not None:
         return training.linear_head
@@ -95,11 +95,11 @@ def _causal_head(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor, to
 
 
 def exposes_linear_head(training: Training, batch: Any) -> tuple[bool, str]:
-    """Whether the loss of a batch is the cross entropy of one linear layer, tried out in numbers.
+    """Check numerically whether the loss of a batch is the cross entropy of one linear layer.
 
-    Both forms are computed with the same random numbers, once as the model is and once with the layer's weights
-    scaled until the logits are loud: near zero, soft-capping and a wrong scale hide behind ``log(classes)``.
-    Weights, buffers, gradients and the random state are left as they were.
+    Both forms are computed with the same random numbers, once with the model as it is and once with the layer's weights
+    scaled up: for logits near zero, ``log(classes)`` hides soft-capping and a wrong scale. Weights, buffers, gradients
+    and the random state are left as they were.
 
     Args:
         training: A training to which no method was applied.
@@ -148,7 +148,7 @@ def _seeded(function: Any) -> Any:
 
 @contextlib.contextmanager
 def _undone(model: torch.nn.Module) -> Generator[None, None, None]:
-    """Puts back the buffers that a forward pass writes to."""
+    """Restores the buffers that a forward pass writes to."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         yield

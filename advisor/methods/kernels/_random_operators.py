@@ -1,8 +1,8 @@
 """Random numbers in compiled graphs: under a budget, torch's partitioner would draw them a second time.
 
-It may choose any operator to be recomputed in the backward pass, dropout too, and the second draw is another mask: the
-loss is right and the gradients are wrong, without a word. Here the operators that draw are marked as kept, and a
-backward graph that draws all the same is refused.
+It may recompute any operator in the backward pass, even dropout, whose second draw is another mask: the loss is right
+and the gradients are silently wrong. Here operators that draw are marked as kept, and a backward graph that still draws
+is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["KeepRandom", "drawing_operators", "keep_random"]
 
 
 def keep_random(graph: torch.fx.Graph) -> None:
-    """Have the partitioner keep the outputs of all operators of a joint graph that draw random numbers."""
+    """Make the partitioner keep the outputs of all operators of a joint graph that draw random numbers."""
     for node in _drawing(graph):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 

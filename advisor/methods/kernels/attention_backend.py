@@ -1,4 +1,4 @@
-"""Choose the kernel of scaled dot-product attention instead of leaving it to torch."""
+"""Choose the kernel of scaled dot-product attention instead of torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AttentionBackend(Method):
     gradient_tolerance = 1e-4
     other_masks = True
     saves = frozenset()
-    costs = "nothing where the kernel suits; dropout inside attention draws other masks than another kernel would"
+    costs = "nothing where the kernel suits; dropout inside attention draws other masks with each kernel"
     pays = "where torch's own choice is not the fastest for the shapes at hand, or keeps the whole score matrix"
     does_not_pay = "where torch already chooses it; flash and cudnn need 16-bit floats on a GPU"
     stage = Stage.STEP
@@ -65,7 +65,7 @@ class AttentionBackend(Method):
         return Verdict.yes()
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Allow this kernel alone until the training closes. A step for which it does not suit is refused."""
+        """Allow only this kernel until the training closes. A step that it cannot compute is refused."""
         from advisor.methods.kernels._attention_backend import allow_only
 
         kernel = str(parameters["kernel"])

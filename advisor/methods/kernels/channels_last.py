@@ -25,7 +25,7 @@ _CONVOLUTIONS = ("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")
 class ChannelsLast(Method):
     """Lays out the weights of 2-D and 3-D convolutions, and the model's inputs of as many dimensions, channels last.
 
-    Between convolutions torch keeps the layout by itself.
+    Between convolutions, torch keeps the layout itself.
     """
 
     name = "channels_last"
@@ -37,15 +37,15 @@ class ChannelsLast(Method):
     saves = frozenset()
     time_ratio = 0.95
     costs = (
-        "a copy of each input, and of what passes through an operator that only knows the usual layout; dropout, which "
+        "a copy of each input, and at each operator that only supports the usual layout; dropout, which "
         "follows the order in memory, draws other masks"
     )
     pays = "for convolutional networks in 16-bit floats on GPUs with tensor cores"
     does_not_pay = "in float32 on many GPUs, and where operators between convolutions change the layout back"
     stage = Stage.PARALLELIZE  # Before anything looks at the parameters.
     conflicts = (
-        Conflict("fsdp", "it slices parameters, which must then lie in memory in the usual order"),
-        Conflict("adam_8bit", "bitsandbytes lays every weight that it updates out in the usual order again"),
+        Conflict("fsdp", "it shards parameters, which must then have the usual memory layout"),
+        Conflict("adam_8bit", "bitsandbytes returns every weight that it updates to the usual layout"),
     )
     citation = "PyTorch tutorial, Channels Last Memory Format"
 
@@ -73,7 +73,7 @@ class ChannelsLast(Method):
                 # The same parameter with other strides: optimizers, tied modules and hooks keep their hold of it.
                 weight.data = laid_out
         if not changed:
-            training.notes.append("channels_last changed nothing: all weights of convolutions lie like that already")
+            training.notes.append("channels_last changed nothing: all weights of convolutions already have this layout")
         model.register_forward_pre_hook(_lay_out_inputs, with_kwargs=True)
 
 

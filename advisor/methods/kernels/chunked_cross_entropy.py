@@ -1,4 +1,4 @@
-"""Compute the loss of a language model a piece of the tokens at a time."""
+"""Compute the loss of a language model in chunks of tokens."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ class ChunkedCrossEntropy(Method):
     pays = "with large vocabularies: one copy of GPT-2's logits is 200 kB per token, and cross entropy makes several"
     does_not_pay = "with small vocabularies, or where the output projection is most of the arithmetic"
     stage = Stage.LOSS
-    parameters = (
-        Parameter("chunks", (8, 16, 32), "pieces that the tokens are cut into: more save more, and cost launches"),
-    )
+    parameters = (Parameter("chunks", (8, 16, 32), "number of chunks: more save more memory and cost more launches"),)
     citation = "Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models (the chunked baseline)"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

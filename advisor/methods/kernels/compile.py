@@ -24,7 +24,7 @@ _VOLTA = (7, 0)
 class Compile(Method):
     """Compiles the blocks, or the whole model, in place; gradients and memory follow from what the compiler fuses.
 
-    It also keeps less for the backward pass where recomputing is as quick as reading, but promises no amount.
+    It also keeps less for the backward pass where recomputing is as fast as reading, by no guaranteed amount.
     """
 
     name = "compile"
@@ -37,7 +37,7 @@ class Compile(Method):
     time_ratio = 0.85
     costs = "seconds to minutes of compilation in the first step, and again at a second batch size"
     pays = "when a step is bound by many small kernels or by reading activations, and many steps follow"
-    does_not_pay = "for short trainings, and for batches whose shapes keep changing: each new kind is compiled anew"
+    does_not_pay = "for short trainings, and for batches whose shapes keep changing: each new one is compiled anew"
     stage = Stage.COMPILE
     conflicts = (
         Conflict(
@@ -47,7 +47,7 @@ class Compile(Method):
         ),
         Conflict(
             "selective_checkpoint",
-            "it chooses between operators, and compiled kernels are none of them; use compile_budget",
+            "it chooses among operators, which compiled kernels are not; use compile_budget",
             where={"recompute": "elementwise"},
         ),
     )
@@ -55,7 +55,7 @@ class Compile(Method):
         Parameter(
             "scope",
             ("blocks", "model"),
-            "blocks: each repeated block, compiled once for all that are alike; model: everything in one piece",
+            "blocks: each repeated block, compiled once for all that are alike; model: the whole model",
         ),
     )
     citation = "Ansel et al. 2024, PyTorch 2; https://docs.pytorch.org/docs/stable/torch.compiler.html"

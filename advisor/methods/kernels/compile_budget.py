@@ -23,7 +23,8 @@ __all__ = ["CompileBudget"]
 class CompileBudget(Method):
     """Compiles each block with a budget for its saved activations; the compiler recomputes what costs least.
 
-    Per block, because for a whole model the peak does not fall with the budget: what is recomputed then lives at once.
+    Per block, because for a whole model the peak does not fall with the budget: all recomputed tensors are then alive
+    at once.
     """
 
     name = "compile_budget"
@@ -36,7 +37,7 @@ class CompileBudget(Method):
     time_ratio = 0.95
     costs = "compilation in the first steps, and the recomputation that the budget asks for, cheapest first"
     pays = "when activations fill the memory: the compiler finds what to recompute, and fuses it with its use"
-    does_not_pay = "where the blocks do not compile in one piece: the budget then holds for each piece alone"
+    does_not_pay = "where blocks do not compile as one graph: the budget then holds for each of their graphs"
     stage = Stage.COMPILE
     decides = WHAT_BLOCKS_KEEP
     conflicts = (Conflict("compile", "it compiles the blocks itself, with its budget"),)

@@ -30,7 +30,7 @@ class HostStep:
     """Lets an optimizer work on copies of its parameters on the host. It stays the same object with the same groups.
 
     Each gradient goes to the host as soon as the backward pass has made it, and is added there to those of earlier
-    micro-batches in the same order; on a CUDA device it does so beside the rest of the backward pass. The optimizer
+    micro-batches in the same order; on a CUDA device this overlaps with the rest of the backward pass. The optimizer
     steps on the host, and the parameters that it changed go back. Parameters that somebody else changed on the device
     since (a loaded state) are fetched before the step; torch counts such changes, except those through ``.data``.
 
@@ -106,7 +106,7 @@ class _Copy:
             self._waiting = False
 
     def send_back(self) -> None:
-        """Copy what the step made of the parameter to the device. Without a gradient, no step changes anything."""
+        """Copy the updated parameter to the device. Without a gradient, no step changes anything."""
         if self.host.grad is not None:
             with torch.no_grad():
                 self._parameter.copy_(self.host, non_blocking=self._stream is not None)

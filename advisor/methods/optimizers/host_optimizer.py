@@ -28,8 +28,8 @@ class HostOptimizer(Method):
     """Moves each gradient to the host during the backward pass, steps there, and brings the parameters back.
 
     The optimizer is the user's own object: it works on copies of the parameters, so that schedulers, parameter groups
-    and saved states work as before. In a loop of your own, clip with ``training.clip_grad_norm``: the parameters of
-    the model have no gradients left. Where the device is a CPU too, parameters are equal to the bit.
+    and saved states work as before. In a custom loop, clip with ``training.clip_grad_norm``: the parameters of the
+    model have no gradients left. Where the device is a CPU too, parameters are equal to the bit.
     """
 
     name = "host_optimizer"

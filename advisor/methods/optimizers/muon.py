@@ -1,4 +1,4 @@
-"""Muon for the matrices of the blocks, beside the user's Adam for everything else."""
+"""Muon for the matrices of the blocks, and the user's Adam for everything else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Muon(Method):
     saves = frozenset({Saves.OPTIMIZER_STATE})
     costs = "another optimizer; five rounds of bf16 matrix products for each matrix and step"
     pays = "for pre-training transformers, which it often trains in fewer steps than AdamW, with less optimizer state"
-    does_not_pay = "where a recipe for Adam must be kept; where steps are short beside their matrix products (CPUs)"
+    does_not_pay = "where a recipe for Adam must be kept; where its matrix products dominate a step (CPUs)"
     stage = Stage.OPTIMIZER
     decides = WHICH_OPTIMIZER
     conflicts = (

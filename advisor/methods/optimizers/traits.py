@@ -1,4 +1,4 @@
-"""What methods must know of an optimizer before they slice, rebuild or replace it: one table for all of them.
+"""What methods must know about an optimizer before they shard, rebuild or replace it, in one table.
 
 Keyed by qualified class name, so that the parent process reads it without torch. ``tests/methods/test_traits.py`` holds
 every row against the class itself. An optimizer of ours declares the same as ``traits`` in its class.
@@ -22,7 +22,7 @@ class Quantized(msgspec.Struct, frozen=True):
         bits: Of a number.
         block: Numbers that share a scale.
         whole_blocks: Whether a parameter that is not made of whole blocks keeps long numbers.
-        table: Values of a table that every tensor of the state has beside it.
+        table: Values of the lookup table that comes with every state tensor.
         smallest: Numbers from which a parameter is large.
     """
 
@@ -42,7 +42,7 @@ class Quantized(msgspec.Struct, frozen=True):
 
 
 class OptimizerTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is true of an optimizer class. The defaults hold for most.
+    """Properties of an optimizer class. The defaults hold for most.
 
     Attributes:
         state: State tensors of the size of a parameter. Single numbers, such as a count of steps, are left out.
@@ -98,7 +98,7 @@ class OptimizerTraits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNKNOWN = OptimizerTraits(state=3, per_parameter=False, param_groups=False, dense=False, rebuilds=False)
-"""Of an optimizer that nobody has looked at: it may do nothing that others can, and keep as much as any of them."""
+"""The traits of an unknown optimizer: it supports nothing special, and keeps as much state as any other."""
 
 
 def named(optimizer: str) -> OptimizerTraits:

@@ -61,7 +61,7 @@ def keep_freed_memory() -> None:
 
 
 def usual_again() -> None:
-    """What a process that freed large blocks comes to by itself, and what is free goes back to the system.
+    """Set the thresholds that glibc reaches by itself in a process that freed large blocks, and return free memory.
 
     glibc adjusts its thresholds to the blocks that are freed, until a program sets one of them; it cannot be told to
     go on with that. These are the values at which its adjusting ends.

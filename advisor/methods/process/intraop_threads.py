@@ -24,9 +24,9 @@ class IntraopThreads(Method):
     """Calls ``torch.set_num_threads`` with a smaller number than the process began with.
 
     torch starts a thread for every core and cuts each operator into as many parts. The operator ends when the slowest
-    part does, and the threads that wait for it spin: beside another program that keeps a core busy, a step can take
-    ten times as long as on a single thread. In a container that may use two of 64 cores it does so always. Small
-    tensors are not worth sharing at all.
+    part does, and the threads that wait for it spin: if another program keeps a core busy, a step can take ten times as
+    long as on a single thread. In a container that may use two of 64 cores it does so always. Small tensors are not
+    worth sharing at all.
     """
 
     name = _NAME

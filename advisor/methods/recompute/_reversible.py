@@ -1,6 +1,6 @@
 """Residual blocks with a momentum, whose backward pass computes their inputs from their outputs.
 
-A residual block makes ``x + f(x)`` of its input. With a velocity ``v`` beside ``x`` it becomes
+A residual block makes ``x + f(x)`` of its input. With an additional velocity ``v`` it becomes
 
     v' = momentum * v + (1 - momentum) * f(x)
     x' = x + v'

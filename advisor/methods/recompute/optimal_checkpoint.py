@@ -1,4 +1,4 @@
-"""Keep as much as a byte budget allows, and run again what costs the least time for the bytes."""
+"""Keep as many activations as a byte budget allows, and recompute those that cost the least time per byte."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Settled(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     Attributes:
         plan: Which blocks are run again, from where.
-        least: Where the budget was below what any plan keeps: what this one does, as a share of everything.
+        least: If no plan met the budget, what this plan keeps, as a share of everything.
     """
 
     plan: object
@@ -79,7 +79,8 @@ class OptimalCheckpoint(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Run by the plan that was settled on, if there is one.
 
-        Else recompute every block in the first step, and measure it; then plan, with rank 0's figures on every rank.
+        Otherwise recompute and measure every block in the first step; then plan, with rank 0's measurements on every
+        rank.
         """
         from torch._subclasses.fake_tensor import FakeTensor
 

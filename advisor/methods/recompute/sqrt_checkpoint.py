@@ -28,7 +28,7 @@ class SqrtCheckpoint(Method):
     saves = frozenset({Saves.ACTIVATIONS})
     time_ratio = 1.33
     costs = "the forward pass of all blocks once more"
-    pays = "in deep chains of blocks that keep little beside their input: memory grows with the root of their number"
+    pays = "in deep chains of blocks that keep little more than their input: memory grows with the root of their number"
     does_not_pay = "when a block keeps many times its input: checkpoint(every=1) then needs less, for the same time"
     stage = Stage.CHECKPOINT
     decides = WHAT_BLOCKS_KEEP

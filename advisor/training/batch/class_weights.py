@@ -1,4 +1,4 @@
-"""Listen to a loss for what no batch holds: the weights that it gives classes, and whether it shuffles samples."""
+"""Observe what a loss does that no batch shows: its class weights, and whether it shuffles samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from advisor.errors import WorkloadError
 __all__ = ["MOST_CLASSES", "ClassWeighing", "ClassWeights", "check_weights"]
 
 MOST_CLASSES = 1024
-"""Longer vectors are not looked at: they would be most of a policy file."""
+"""Longer vectors are ignored: they would fill the policy file."""
 
 
 _MOST_HEARD = 64
@@ -25,8 +25,8 @@ class ClassWeighing(NamedTuple):
     """How a loss weighs classes.
 
     Attributes:
-        weights: Of every class.
-        ignore_index: The class that does not count; ``None`` where that was not said.
+        weights: The weight of every class.
+        ignore_index: The class that does not count; ``None`` if not given.
     """
 
     weights: tuple[float, ...]
@@ -34,11 +34,11 @@ class ClassWeighing(NamedTuple):
 
 
 class ClassWeights(TorchFunctionMode):
-    """While it is entered: notes vectors by which a loss weighs classes, or that it looks up, and what it shuffles.
+    """While entered, records the class weights that a loss uses or looks up, and what it shuffles.
 
     Attributes:
-        heard: What it noted.
-        shuffled: Of how many things an order was drawn.
+        heard: The class weights recorded.
+        shuffled: The lengths of the random permutations drawn.
     """
 
     def __init__(self) -> None:
@@ -80,12 +80,12 @@ def check_weights(
     forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]],
     before_gradients_are_used: list[Callable[[], None]],
 ) -> None:
-    """Listen to the next step, before it updates anything: weights that have changed would weigh micro-batches wrongly.
+    """Check the class weights in the next step, before its update: changed ones would weigh micro-batches wrongly.
 
     Args:
-        expected: What the weights were when it was found out how the loss is reduced.
-        forward_contexts: Of a training that is about to make a step of several micro-batches.
-        before_gradients_are_used: Of the same.
+        expected: The weights when the reduction of the loss was determined.
+        forward_contexts: Those of a training that is about to make a step of several micro-batches.
+        before_gradients_are_used: Those of the same training.
     """
     listening = ClassWeights()
 
@@ -107,7 +107,7 @@ def check_weights(
 
 
 def _are_alike(weights: tuple[float, ...], expected: tuple[float, ...]) -> bool:
-    """Up to a factor, which a mean does not know."""
+    """Compares up to a factor, which a mean ignores."""
     if len(weights) != len(expected):
         return False
     factor = max(weights) / max(expected) if max(expected) else 1.0

@@ -1,4 +1,4 @@
-"""What each micro-batch counts in the gradient of the whole batch, on one process and on several."""
+"""The weight of each micro-batch in the gradient of the whole batch, on one process or several."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["MicroBatchWeights", "require_one_process", "weighed"]
 
 
 class MicroBatchWeights:
-    """What the micro-batches of a training weigh, and those of the batch that is being computed.
+    """Weighs the micro-batches of a training, and keeps the weights of the current batch.
 
     Args:
-        reduction: How the loss of a batch follows from those of its micro-batches, where that was found out.
+        reduction: How the loss of a batch follows from those of its micro-batches, if known.
         sample_dims: Where a batch has its samples.
         count: The workload's own ``count_targets``.
         causal: Whether the loss predicts the next token.
@@ -48,39 +48,39 @@ class MicroBatchWeights:
 
     @property
     def counts_targets(self) -> bool:
-        """Whether the workload itself says what its loss averages over."""
+        """Whether the workload defines what its loss averages over."""
         return self._count is not None
 
-    def begin(self, pieces: list[Any]) -> list[Any]:
-        """Weigh the micro-batches of the next step; gives those that are to be computed, in their order."""
-        self._current, self._unknown = self.of(pieces), 0
-        return [piece for piece, _ in self._current]
+    def begin(self, micro_batches: list[Any]) -> list[Any]:
+        """Weigh the micro-batches of the next step; returns those to compute, in order."""
+        self._current, self._unknown = self.of(micro_batches), 0
+        return [micro_batch for micro_batch, _ in self._current]
 
     def end(self) -> None:
-        """Forget them: what comes next is a batch of its own."""
+        """Forget the micro-batches: the next batch stands alone."""
         self._current = []
 
     def apply(self, loss: torch.Tensor, batch: Any) -> torch.Tensor:
-        """The loss times the weight of its micro-batch; outside of a step of several it stays as it is."""
+        """The loss times the weight of its micro-batch; unchanged if the step has only one."""
         return loss * self._weight_of(batch) if self._current else loss
 
-    def of(self, pieces: list[Any]) -> list[tuple[Any, float]]:
-        """The micro-batches to compute, each with its share in the loss of them all; one without targets has none."""
+    def of(self, micro_batches: list[Any]) -> list[tuple[Any, float]]:
+        """The micro-batches to compute, each with its share of the total loss; those without targets are left out."""
         reduction = self._reduction or Reduction()
         if reduction.kind == "sum":
             if reduction.needs == "one process":
                 require_one_process(self._world)
             # Gradients are averaged over the processes.
-            return [(piece, float(self._world.size)) for piece in pieces]
-        weights = weighed(pieces, self._targets, self._world, at_least=reduction.at_least, samples=self._samples)
+            return [(micro_batch, float(self._world.size)) for micro_batch in micro_batches]
+        weights = weighed(micro_batches, self._targets, self._world, at_least=reduction.at_least, samples=self._samples)
         if reduction.needs == "targets":
-            _require_targets(weights, len(pieces))
+            _require_targets(weights, len(micro_batches))
         elif reduction.needs == "even targets":
-            _require_even(weights, self._samples, pieces)
+            _require_even(weights, self._samples, micro_batches)
         return weights
 
     def usual_reduction(self, batch: Any) -> Reduction | None:
-        """How the loss is reduced if nobody says so; ``None`` where the workload counts its targets itself."""
+        """The default reduction of the loss; ``None`` if the workload counts its own targets."""
         if self._count is not None:
             return None
         if count_labels(batch, causal=self._causal) is None:
@@ -88,30 +88,30 @@ class MicroBatchWeights:
         return Reduction(targets="labels", ignore_index=IGNORED_TARGET, shifted=self._causal)
 
     def _weight_of(self, batch: Any) -> float:
-        """That of a micro-batch that is being computed; of what a loop has made of one, that of the next in order."""
-        for piece, weight in self._current:
-            if piece is batch:
+        """The weight of the current micro-batch; if the user's loop transformed it, the next weight in order."""
+        for micro_batch, weight in self._current:
+            if micro_batch is batch:
                 return weight
         self._unknown += 1
         return self._current[min(self._unknown, len(self._current)) - 1][1]
 
-    def _targets(self, piece: Any) -> tuple[float, bool]:
-        """What the loss of a micro-batch averages over, and whether it may differ between processes: samples do not."""
+    def _targets(self, micro_batch: Any) -> tuple[float, bool]:
+        """What the loss of a micro-batch averages over, and whether that may differ between processes."""
         if self._count is not None:
-            return float(self._count(piece)), True
+            return float(self._count(micro_batch)), True
         if self._reduction is not None:
-            return count_targets(piece, self._reduction, self._sample_dims), bool(self._reduction.targets)
-        labels = count_labels(piece, causal=self._causal)
+            return count_targets(micro_batch, self._reduction, self._sample_dims), bool(self._reduction.targets)
+        labels = count_labels(micro_batch, causal=self._causal)
         if labels is not None:
             return float(labels), True
-        return float(self._samples(piece)), False
+        return float(self._samples(micro_batch)), False
 
-    def _samples(self, piece: Any) -> int:
-        return sample_count(piece, self._sample_dims)
+    def _samples(self, micro_batch: Any) -> int:
+        return sample_count(micro_batch, self._sample_dims)
 
 
 def weighed(
-    pieces: list[Any],
+    micro_batches: list[Any],
     count: Callable[[Any], tuple[float, bool]],
     world: World,
     *,
@@ -120,63 +120,65 @@ def weighed(
 ) -> list[tuple[Any, float]]:
     """The micro-batches to compute, each with the factor of its loss.
 
-    The factor is the micro-batch's share of all targets: a mean of means would be wrong where they differ in padding.
-    With several processes it is larger by their number, because gradients are averaged over them.
+    The factor is the micro-batch's share of all targets: a mean of means would be wrong where padding differs. It is
+    multiplied by the number of processes, because gradients are averaged over them.
 
     Args:
-        pieces: The micro-batches of this process; all processes have the same number of them.
+        micro_batches: The micro-batches of this process; all processes have the same number of them.
         count: What the loss of a micro-batch averages over, and whether that may differ between processes.
         world: The processes.
-        at_least: What the loss divides by where there are fewer targets.
-        samples: How many a micro-batch has, which is its share where no target is anywhere.
+        at_least: The least number of targets that the loss divides by.
+        samples: Number of samples of a micro-batch, which is its share if no process has any target.
 
     Raises:
         WorkloadError: One of the processes has no target in its share; raised in all of them.
     """
-    counts = [count(piece) for piece in pieces]
+    counts = [count(micro_batch) for micro_batch in micro_batches]
     own = sum(targets for targets, _ in counts)
     differs = any(one for _, one in counts)
     total = _total(own, world, at_least) if differs else max(at_least, own * world.size)
-    # Without any target at all plain training gives NaN, or has the loss of something else, such as a penalty.
+    # Without any target, plain training gives NaN, or its loss is something else, such as a penalty.
     if not total:
-        sizes = [1 if samples is None else samples(piece) for piece in pieces]
-        return [(piece, size / sum(sizes)) for piece, size in zip(pieces, sizes, strict=True)]
+        sizes = [1 if samples is None else samples(micro_batch) for micro_batch in micro_batches]
+        return [(micro_batch, size / sum(sizes)) for micro_batch, size in zip(micro_batches, sizes, strict=True)]
     # A micro-batch without target would be 0/0, and adds nothing to the gradient.
     useful = [
-        (piece, max(targets, at_least) * world.size / total)
-        for piece, (targets, _) in zip(pieces, counts, strict=True)
+        (micro_batch, max(targets, at_least) * world.size / total)
+        for micro_batch, (targets, _) in zip(micro_batches, counts, strict=True)
         if targets or at_least
     ]
-    # Processes meet in every pass, so all must make the same number of them: another one is computed for nothing.
-    idle = len(pieces) - len(useful) if world.size > 1 else 0
+    # Processes synchronize in every pass, so all must make the same number: extra passes add nothing.
+    idle = len(micro_batches) - len(useful) if world.size > 1 else 0
     return [(_another(useful[0][0]), 0.0) for _ in range(idle)] + useful
 
 
-def _require_targets(weights: Sequence[tuple[Any, float]], pieces: int) -> None:
-    """Every micro-batch must have targets, where the loss of one without any was seen not to be weighed by them.
+def _require_targets(weights: Sequence[tuple[Any, float]], count: int) -> None:
+    """Require targets in every micro-batch, because the loss of one without any follows another rule.
 
     Raises:
-        WorkloadError: One has none.
+        WorkloadError: A micro-batch has none.
     """
-    without = pieces - sum(1 for _, weight in weights if weight)
+    without = count - sum(1 for _, weight in weights if weight)
     if without:
         raise WorkloadError(
             f"every micro-batch must have a target, because the loss of one without any follows another rule, but "
-            f"{without} of {pieces} have none; leave samples without targets out of the batch, or give batches of at "
+            f"{without} of {count} have none; leave samples without targets out of the batch, or give batches of at "
             "most micro_batch samples"
         )
 
 
-def _require_even(weights: Sequence[tuple[Any, float]], samples: Callable[[Any], int], pieces: Sequence[Any]) -> None:
-    """Every micro-batch must have as many targets for each sample, where the loss is in part a mean over samples.
+def _require_even(
+    weights: Sequence[tuple[Any, float]], samples: Callable[[Any], int], micro_batches: Sequence[Any]
+) -> None:
+    """Require equally many targets per sample in every micro-batch, because the loss is partly a mean over samples.
 
     Raises:
-        WorkloadError: They have not.
+        WorkloadError: The numbers differ.
     """
-    weight_of = {id(piece): weight for piece, weight in weights}
-    own, sizes = [weight_of.get(id(piece), 0.0) for piece in pieces], [samples(piece) for piece in pieces]
+    weight_of = {id(one): weight for one, weight in weights}
+    own, sizes = [weight_of.get(id(one), 0.0) for one in micro_batches], [samples(one) for one in micro_batches]
     if not all(
-        math.isclose(weight, size / sum(sizes), rel_tol=1e-6)  # those of all processes, which have as many samples
+        math.isclose(weight, size / sum(sizes), rel_tol=1e-6)  # over all processes
         for weight, size in zip(own, sizes, strict=True)
     ):
         raise WorkloadError(
@@ -188,10 +190,10 @@ def _require_even(weights: Sequence[tuple[Any, float]], samples: Callable[[Any],
 
 
 def require_one_process(world: World) -> None:
-    """No other process may have a share, where a sum is divided by a number that the batch brings along.
+    """Require a single process, because the loss is a sum divided by a number in the batch.
 
     Raises:
-        WorkloadError: There are several.
+        WorkloadError: There are several processes.
     """
     if world.size > 1:
         raise WorkloadError(
@@ -201,13 +203,13 @@ def require_one_process(world: World) -> None:
         )
 
 
-def _another(piece: Any) -> Any:
-    """The same samples as an object of its own."""
-    return map_tensors(piece, lambda tensor: tensor.view_as(tensor))
+def _another(micro_batch: Any) -> Any:
+    """The same samples as a distinct object."""
+    return map_tensors(micro_batch, lambda tensor: tensor.view_as(tensor))
 
 
 def _total(own: float, world: World, at_least: float) -> float:
-    """Targets of all processes together."""
+    """The number of targets over all processes."""
     total = world.total(own)
     if at_least:
         return max(at_least, total)

@@ -1,4 +1,4 @@
-"""Count what the loss of a micro-batch is a mean over, from the batch alone: before anything is computed."""
+"""Count what the loss of a micro-batch averages over, from the batch alone, before anything is computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count_labels(batch: Any, *, causal: bool) -> int | None:
     """Targets that a token-level loss averages over, or ``None`` if the batch has no token labels.
 
     Args:
-        batch: A mapping with integer ``labels`` of at least two dimensions, for an answer.
+        batch: The batch; only mappings with integer ``labels`` of at least two dimensions are counted.
         causal: Whether the loss predicts the next token, so that the first label of a sample is never a target.
     """
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
@@ -30,15 +30,15 @@ def count_labels(batch: Any, *, causal: bool) -> int | None:
     if causal:
         labels = labels[..., 1:]
     if isinstance(labels, FakeTensor):
-        return labels.numel()  # In a trace there are no values: as if each were a target.
+        return labels.numel()  # A trace has no values: count each as a target.
     return int((labels != IGNORED_TARGET).sum())
 
 
 def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = None) -> float:
-    """What the mean of a loss is taken over.
+    """The number of targets that the loss averages over.
 
     Raises:
-        WorkloadError: The part that holds the targets is not there.
+        WorkloadError: The batch lacks the part that holds the targets.
     """
     if not reduction.targets:
         return float(sample_count(batch, dims))
@@ -47,7 +47,7 @@ def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = No
         for path, value in _parts(batch, reduction)
         if isinstance(value, torch.Tensor) or reduction.counted == "values"
     ]
-    if counts or "*" in reduction.targets:  # a piece may have no boxes at all
+    if counts or "*" in reduction.targets:  # a micro-batch may have no boxes
         return float(sum(counts))
     raise WorkloadError(
         f"the loss is a mean over the targets in {reduction.targets!r} of a batch, but this batch has no tensor there; "
@@ -56,7 +56,7 @@ def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = No
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path is one of those that a pattern stands for."""
+    """Whether a path matches a pattern."""
     if "*" not in pattern:
         return path == pattern
     return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), path) is not None

@@ -1,8 +1,8 @@
 """A batch as a tree of tensors: move it to a device, split it.
 
-A batch is any nesting of mappings, lists, tuples and dataclasses. Where nothing else is known its tensors hold the
-samples in dimension 0, and everything else (numbers, strings, ``None``, zero-dimensional tensors) is shared between
-the pieces. ``dims`` says where they are instead: see :data:`~advisor.workload.batch_layout.SampleDims`.
+A batch is any nesting of mappings, lists, tuples and dataclasses. By default its tensors hold the samples in dimension
+0, and everything else (numbers, strings, ``None``, zero-dimensional tensors) is shared between the micro-batches.
+``dims`` overrides this: see :data:`~advisor.workload.batch_layout.SampleDims`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 _LEAVES = (torch.Tensor, int, float, str, bytes, type(None))
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-"""What a batch may hold beside its tensors that has no size."""
+"""Leaves of a batch that have no size."""
 
 IGNORED_TARGET = -100
 """The label that cross entropy leaves out of its mean (torch's default ``ignore_index``)."""
@@ -47,9 +47,9 @@ class Leaf(NamedTuple):
     """A leaf of a batch, or a list that may hold one entry for each sample.
 
     Attributes:
-        path: Keys, indices and fields that lead to it, with dots between them.
-        value: What is there.
-        shape: Of a tensor or array; the length of a list; ``None`` for anything else.
+        path: Keys, indices and fields that lead to it, joined by dots.
+        value: The leaf itself.
+        shape: The shape of a tensor or array; the length of a list; ``None`` for anything else.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Leaf(NamedTuple):
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor on ``device``; what is there already is not copied."""
+    """The batch with every tensor on ``device``; tensors already there are not copied."""
     plain = _plain(batch)
     leaves = _flat(plain)
     if leaves is None:
@@ -70,17 +70,17 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The batch with what ``function`` makes of every tensor."""
+    """The batch with ``function`` applied to every tensor."""
     return _mapped(_plain(batch), "", lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def with_leaf(batch: Any, path: str, value: Any) -> Any:
-    """The batch with another value at a path, and there alone: the same tensor may be in it twice."""
+    """The batch with another value at one path only, even if the same tensor is in it twice."""
     return _mapped(_plain(batch), "", lambda own, leaf: value if own == path else leaf)
 
 
 def sample_count(batch: Any, dims: SampleDims | None = None) -> int:
-    """Samples in the batch: the common size of dimension 0 of its tensors, or of the dimensions that are given.
+    """Samples in the batch: the common size of dimension 0 of its tensors, or of the dimensions given.
 
     Raises:
         WorkloadError: Nothing holds samples, or the leaves disagree on how many.
@@ -106,12 +106,12 @@ def sample_count(batch: Any, dims: SampleDims | None = None) -> int:
 
 
 def split(batch: Any, size: int, dims: SampleDims | None = None) -> list[Any]:
-    """Cut a batch into as few pieces as needed, of at most ``size`` samples; they differ by one sample at most.
+    """Split a batch into as few micro-batches of at most ``size`` samples as possible, equal up to one sample.
 
-    A batch of which no part has an entry of its own for each sample stays whole.
+    A batch without a part that has one entry per sample stays whole.
 
     Raises:
-        WorkloadError: It must be cut, and cannot be.
+        WorkloadError: It must be split and cannot be.
     """
     assert size >= 1, size
     if dims is None and _fits(batch, size):
@@ -132,26 +132,26 @@ def split(batch: Any, size: int, dims: SampleDims | None = None) -> list[Any]:
 
 
 def cut(batch: Any, bounds: Sequence[int], dims: SampleDims) -> list[Any]:
-    """The pieces of a batch between bounds.
+    """The micro-batches between bounds.
 
     Args:
         batch: The batch.
-        bounds: The first sample of every piece, and the number of all samples at the end.
-        dims: Where it has its samples.
+        bounds: The first sample of every micro-batch, then the number of all samples.
+        dims: The dimensions that hold the samples.
 
     Raises:
-        WorkloadError: Nobody knows whether a part of it holds any.
+        WorkloadError: It is unknown whether a part of it holds any.
     """
     plain = _plain(batch)
 
-    def piece(start: int, end: int) -> Any:
+    def part(start: int, end: int) -> Any:
         return _mapped(plain, "", lambda path, leaf: _cut(path, leaf, start, end, bounds[-1], dims), dims)
 
-    return [piece(start, end) for start, end in itertools.pairwise(bounds)]
+    return [part(start, end) for start, end in itertools.pairwise(bounds)]
 
 
 def leaves_of(batch: Any) -> Iterator[Leaf]:
-    """Every leaf of a batch, and every list and plain tuple before what is in it."""
+    """Every leaf of a batch, and every list and plain tuple before its elements."""
     yield from _leaves(_plain(batch), "")
 
 
@@ -170,7 +170,7 @@ def _leaves(node: Any, path: str) -> Iterator[Leaf]:
 def _children(node: Any) -> list[tuple[str, Any]] | None:
     """The parts of a container by name; ``None`` for a leaf."""
     if isinstance(node, PackedSequence):
-        return None  # its parts belong together, and one of them to the host
+        return None  # its parts belong together, and one of them stays on the host
     if isinstance(node, Mapping):
         return [(str(key), value) for key, value in node.items()]
     if isinstance(node, tuple) and hasattr(node, "_fields"):
@@ -186,13 +186,13 @@ def _children(node: Any) -> list[tuple[str, Any]] | None:
 
 
 def _mapped(node: Any, path: str, function: Callable[[str, Any], Any], dims: SampleDims | None = None) -> Any:
-    """The same tree with what ``function(path, leaf)`` makes of every leaf.
+    """The same tree with ``function(path, leaf)`` applied to every leaf.
 
     Args:
         node: The tree.
         path: Leads to it.
-        function: Is given lists as a whole where ``dims`` names them.
-        dims: What is a leaf although it is a list.
+        function: Receives a list as a whole where ``dims`` names it.
+        dims: The lists that count as leaves.
     """
     children = None if dims is not None and type(node) in (list, tuple) and path in dims else _children(node)
     if children is None:
@@ -212,7 +212,7 @@ def _rebuilt(node: Any, parts: list[Any]) -> Any:
         return type(node)(*parts)
     made = copy.copy(node)
     for field, part in zip(dataclasses.fields(node), parts, strict=True):
-        object.__setattr__(made, field.name, part)  # frozen ones as well
+        object.__setattr__(made, field.name, part)  # works for frozen dataclasses too
     return made
 
 
@@ -221,7 +221,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _moved(leaf: Any, device: torch.device) -> Any:
-    """A leaf on the device; objects that torch does not know have a ``to`` of their own, as graphs and images do."""
+    """A leaf on the device; objects unknown to torch, such as graphs and images, may have their own ``to``."""
     if isinstance(leaf, torch.Tensor):
         return leaf.to(device, non_blocking=True)
     if isinstance(leaf, PLAIN) or not callable(getattr(leaf, "to", None)):
@@ -233,7 +233,7 @@ def _cut(path: str, leaf: Any, start: int, end: int, samples: int, dims: SampleD
     """The samples from ``start`` to ``end`` of a leaf.
 
     Raises:
-        WorkloadError: Nobody knows whether it holds any.
+        WorkloadError: It is unknown whether it holds any.
     """
     if path in dims:
         dim = dims[path]
@@ -249,7 +249,7 @@ def _cut(path: str, leaf: Any, start: int, end: int, samples: int, dims: SampleD
 
 
 def assumed_dims(batch: Any, samples: int) -> SampleDims:
-    """Where the samples are if nobody says: in dimension 0 of tensors, and of plain lists and arrays of that length."""
+    """The default layout: samples are in dimension 0 of tensors, and of plain lists and arrays of that length."""
     dims: SampleDims = {}
     for leaf in leaves_of(batch):
         if isinstance(leaf.value, torch.Tensor):
@@ -273,7 +273,7 @@ def _slice(leaf: Any, dim: Any, start: int, end: int) -> Any:
 
 
 def _fits(batch: Any, size: int) -> bool:
-    """Whether no tensor is longer; asked of every batch, so that it is one loop."""
+    """Whether no tensor is longer; one loop, because every batch is checked."""
     plain = _plain(batch)
     leaves = _flat(plain)
     for leaf in [leaf.value for leaf in _leaves(plain, "")] if leaves is None else leaves:
@@ -283,7 +283,7 @@ def _fits(batch: Any, size: int) -> bool:
 
 
 def _sizes(batch: Any, dims: SampleDims | None) -> dict[str, int]:
-    """Path -> the samples of every leaf that has any."""
+    """Path -> number of samples, for every leaf that has any."""
     if dims is None:
         return {leaf.path: int(leaf.value.size(0)) for leaf in leaves_of(batch) if _has_samples(leaf.value)}
     sizes = {}
@@ -304,14 +304,14 @@ def _has_samples(leaf: Any) -> bool:
 
 
 def _plain(batch: Any) -> Any:
-    """Mappings that are no ``dict`` (such as a tokenizer's ``BatchEncoding``) as one, for the tree walk."""
+    """Convert mappings that are no ``dict`` (such as a tokenizer's ``BatchEncoding``) to one, for the tree walk."""
     return dict(batch) if not isinstance(batch, dict) and isinstance(batch, Mapping) else batch
 
 
 def _flat(plain: Any) -> Collection[Any] | None:
-    """The leaves of what nearly every batch is, a tensor or one container of leaves; ``None`` for all else.
+    """The leaves of the usual batch, a tensor or one container of leaves; ``None`` for any other.
 
-    To walk a tree of any kind takes longer than anything else that a step has beside the model's own.
+    A general tree walk takes longer than all other overhead of a step.
     """
     kind = type(plain)
     leaves: Collection[Any]

@@ -1,15 +1,15 @@
-"""Sees which operators save what must not be changed at all, because their backward pass would blow up a small error.
+"""Detects operators whose saved tensors must stay exact, because their backward pass amplifies small errors.
 
-A gradient that is a product or a bounded function of what was saved becomes noisy by an error, and the noise averages
-out. Others do not:
+If a gradient is a product or a bounded function of the saved tensor, an error adds noise that averages out. In other
+cases it does not:
 
-- A logarithm, a quotient or a root divides by what it saved. Of a value near zero that comes back ten times smaller,
-  the gradient is ten times larger. The same holds for probabilities near one, near which a binary cross entropy or an
-  arc sine divides by the distance.
-- A fused attention kernel keeps the logarithm of each row's sum of exponentials and computes the probabilities again
-  from queries and keys. An error then stands in an exponent without the sum that would divide it out: with two bits
-  per value the gradient is not noisy, but astronomically large. So it is with a logarithm of a sum of exponentials.
-- A largest value is looked for by comparing it with all values, and none may be equal to it any more.
+- A logarithm, a quotient or a root divides by what it saved. If a value near zero comes back ten times smaller, the
+gradient is ten times larger. The same holds for probabilities near one, where a binary cross entropy or an arc sine
+divides by the distance to one.
+- A fused attention kernel keeps the logarithm of each row's sum of exponentials and recomputes the probabilities from
+queries and keys. An error is then in an exponent without the sum that would cancel it: with two bits per value, the
+gradient is not noisy but astronomically large. The same holds for a logarithm of a sum of exponentials.
+- A maximum is found by comparing it with all values, and after an error none may equal it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DELICATE_NAMES = (
     "BinaryCrossEntropy Cdist Cumprod Dist Norm Prod Renorm "
     # Functions whose slope is infinite somewhere.
     "Acos Acosh Angle Asin Atanh Digamma Erfinv Igamma Igammac Lgamma Mvlgamma Polygamma SpecialNdtri "
-    # Exponentials without what would divide them.
+    # Exponentials without their normalizing sum.
     "CtcLoss CudnnCtcLoss Logcumsumexp Logsumexp MiopenCtcLoss "
     # Comparisons for equality.
     "Amax Amin Aminmax IndexReduce Max Median Min Nanmedian ScatterReduce SegmentReduce"
@@ -44,7 +44,7 @@ _DELICATE = frozenset(_DELICATE_NAMES.split())
 
 _DELICATE_RESULT_NAMES = "Hypot LogSoftmax LogSoftmaxBackwardData Reciprocal Rsqrt Sqrt Std StdMean Tan"
 _DELICATE_RESULTS = frozenset(_DELICATE_RESULT_NAMES.split())
-"""Names of those of which only the result is delicate: what else they save, and a function that calls them, is not."""
+"""Names of nodes whose result alone is delicate; their other saved tensors, and functions that call them, are not."""
 
 _DELICATE_FAMILIES = (
     "Cholesky",
@@ -55,26 +55,26 @@ _DELICATE_FAMILIES = (
     "LuUnpack",
     "ScaledDotProduct",
 )
-"""How names of others begin."""
+"""Prefixes of further names."""
 
 _DIVISIONS = frozenset({"__itruediv__", "__truediv__", "div", "div_", "divide", "divide_", "true_divide"})
 
 _KNOWN_MODULES = ("advisor.", "torch.utils.checkpoint")
-"""Where autograd functions are defined that bear approximate tensors: ours, and those that recompute from them."""
+"""Modules whose autograd functions tolerate approximate tensors: ours, and those that recompute from them."""
 
 _NEAREST_FRAMES = 4
-"""Callers of a hook to look at: one for the operator, the others for hooks that call it in their turn."""
+"""Callers of a hook to check: one for the operator, the others for hooks that call it."""
 
 
 class DelicateOperatorWatch(TorchFunctionMode):
-    """While entered, has what delicate operators save kept exact.
+    """While entered, keeps exact what delicate operators save.
 
-    A function of torch that calls several operators, as ``torch.nn.functional.normalize`` does, is one: everything
-    that it saves is kept exact if one of them is delicate.
+    A torch function that calls several operators, such as ``torch.nn.functional.normalize``, counts as one: all that it
+    saves is kept exact if one of them is delicate.
 
     Args:
-        delaying: Context around one function in which nothing is decided about what it saves, so that the result
-            can tell; entered is the list of that, whose members are marked.
+        delaying: Context for one function that postpones decisions on its saved tensors until its result is known; it
+            yields the list of these tensors, which are then marked.
     """
 
     def __init__(self, delaying: Callable[[], contextlib.AbstractContextManager[list[DelayedTensor]]]) -> None:
@@ -83,7 +83,7 @@ class DelicateOperatorWatch(TorchFunctionMode):
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look at functions, but not while torch.compile traces, where nothing is saved."""
+        """Check functions, except while torch.compile traces, where nothing is saved."""
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         before = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
@@ -99,10 +99,10 @@ class DelicateOperatorWatch(TorchFunctionMode):
 
 
 def saved_by_known_function() -> bool:
-    """Whether the hook that calls this was called for an autograd function that bears approximate tensors.
+    """Whether the calling hook was called for an autograd function that tolerates approximate tensors.
 
-    Nobody knows what the backward pass of any other function does with what it saved: fused kernels of other
-    libraries, and regions that ``torch.compile`` made, which are such functions too.
+    What the backward pass of other functions does with saved tensors is unknown: fused kernels of other libraries, and
+    compiled regions, which are such functions too.
     """
     frame = sys._getframe(1)
     apply = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ def saved_by_known_function() -> bool:
 
 
 def _any_delicate(out: Any, before: int) -> bool:
-    """Whether one of the nodes that were made since ``before`` is delicate; also if none can be found."""
+    """Whether a node created since ``before`` is delicate; true also if none can be found."""
     found = False
     for node in _nodes_since(out, before):
         found = True
@@ -128,7 +128,7 @@ def _any_delicate(out: Any, before: int) -> bool:
 
 
 def _nodes_since(out: Any, before: int) -> Generator[Any, None, None]:
-    """Nodes of the graph of a result with at least a sequence number; they are counted in the order they are made."""
+    """Graph nodes of a result from a sequence number on; numbers follow the order of creation."""
     results = out if isinstance(out, tuple | list) else [out]
     open_nodes = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
     visited: set[Any] = set()
@@ -156,7 +156,7 @@ def _is_delicate(node: Any) -> bool:
 
 
 def _divisor(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
-    """What a single division divides by: its other operand is a factor of the gradient, and may be approximate."""
+    """The divisor of a single division: the other operand is a factor of the gradient and may be approximate."""
     if getattr(func, "__name__", "") not in _DIVISIONS:
         return None
     divisor = args[1] if len(args) > 1 else kwargs.get("other")

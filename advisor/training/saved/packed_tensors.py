@@ -1,4 +1,4 @@
-"""What an autograd graph holds in place of the tensors that it saves."""
+"""Objects that an autograd graph holds in place of saved tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KeptRange:
         self._restored: torch.Tensor | None = None
 
     def restore(self) -> torch.Tensor:
-        """The range as a flat tensor. Held until everyone who saved it has had it, so that it is made once."""
+        """The range as a flat tensor, restored once and held until all its users have read it."""
         self.users -= 1
         flat = self._restored
         if flat is None:
@@ -37,7 +37,7 @@ class KeptRange:
 
 
 class SavedTensor:
-    """What the graph holds in place of a tensor."""
+    """Takes a tensor's place in the graph."""
 
     def __init__(self, kept: KeptRange, tensor: torch.Tensor, offset: int) -> None:
         kept.users += 1
@@ -52,26 +52,26 @@ class SavedTensor:
 
 
 class PassedTensor:
-    """A tensor that stayed, with the version that autograd would have checked."""
+    """A tensor kept as it is, with the version that autograd would have checked."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # What an operator returned knows its graph, which would hold it for ever if it held the tensor.
+        # An operator's result references its graph; holding the tensor would make a permanent cycle.
         self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
         self.version = tensor._version
 
     def unpack(self) -> torch.Tensor:
-        """The tensor, if nobody wrote to it since."""
+        """The tensor, if it was not written to since."""
         check_version(self.tensor, self.version)
         return self.tensor
 
 
 class DelayedTensor:
-    """A tensor whose fate is decided when the operator that saves it has returned.
+    """A tensor to be packed once the operator that saves it has returned.
 
     Attributes:
-        tensor: As it was saved, until it is decided about.
+        tensor: The tensor as saved, until it is packed.
         exact: Whether it must come back with the same bits.
-        decided: What the graph holds from then on.
+        decided: What the graph then holds.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -88,13 +88,13 @@ class DelayedTensor:
         )
 
     def unpack(self) -> torch.Tensor:
-        """What was decided about it."""
+        """What the graph holds for it."""
         assert self.decided is not None, "unpacked before the operator that saved it returned"
         return self.decided.unpack()
 
 
 def check_version(tensor: torch.Tensor, expected: int) -> None:
-    """Raise as autograd does when a tensor was written to since it was saved: it checks only what it holds itself."""
+    """Raise as autograd does if a tensor was written to since it was saved: it checks only its own tensors."""
     if tensor._version != expected:
         raise RuntimeError(
             "a tensor needed for the gradient was modified by an inplace operation: shape "

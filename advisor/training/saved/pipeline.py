@@ -1,8 +1,7 @@
-"""What becomes of the tensors that autograd saves: one pipeline that every method which changes it adds a stage to.
+"""The pipeline that processes the tensors saved by autograd; methods add stages to it.
 
-torch applies only the innermost pair of saved-tensor hooks, so two methods that each push their own do not add up.
-Here the hooks are one pair, and what they keep of a tensor goes through the stages in order: first another format,
-then another place.
+torch applies only the innermost pair of saved-tensor hooks, so hooks of two methods do not combine. Here a single pair
+of hooks sends each tensor through the stages in order: first another format, then another place.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from advisor.training.saved.uncompiled import uncompiled
 __all__ = ["Encoded", "Place", "SavedTensorPipeline", "SavedTensorStage"]
 
 _TELLING_SHARE = 0.01
-"""Share of the saved bytes from which on it is worth saying that the hooks did not see as much again."""
+"""Hidden bytes, as a share of the saved bytes, that are worth a note."""
 
 
 class Place(enum.IntEnum):
@@ -39,11 +38,11 @@ class Place(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a stage made of a flat tensor.
+    """A stage's result for a flat tensor.
 
     Attributes:
-        left: What it leaves on the device as a flat tensor, for the next stage; ``None`` if nothing.
-        restore: Makes the flat tensor again of what it left.
+        left: The flat tensor it leaves on the device for the next stage; ``None`` if none.
+        restore: Restores the flat tensor from what it left.
     """
 
     left: torch.Tensor | None
@@ -51,40 +50,39 @@ class Encoded:
 
 
 class SavedTensorStage(Protocol):
-    """One thing that is done to saved tensors.
+    """One processing step for saved tensors.
 
     Attributes:
         place: Where in the pipeline it stands; each place holds at most one stage.
-        exact: Whether what it restores has the same bits.
+        exact: Whether it restores the same bits.
     """
 
     place: Place
     exact: bool
 
     def begin(self) -> None:
-        """A forward pass begins. Graphs of earlier ones may still be alive."""
+        """Called when a forward pass begins. Graphs of earlier passes may still be alive."""
 
     def accepts(self, tensor: torch.Tensor) -> bool:
-        """Whether to do it to a tensor, which is given as autograd saves it."""
+        """Whether to process a tensor, given as autograd saves it."""
 
     def encode(self, flat: torch.Tensor) -> Encoded | None:
-        """Do it to a flat tensor; ``None`` leaves it as it is. Runs without gradients."""
+        """Process a flat tensor; ``None`` leaves it as it is. Runs without gradients."""
 
 
 class SavedTensorPipeline:
-    """Packs what autograd saves in a forward pass through stages, and unpacks it in reverse.
+    """Packs tensors saved in a forward pass through stages, and unpacks them in reverse.
 
-    Parameters, buffers and all their views stay as they are, and so do tensors that are not of a plain floating-point
-    format. A tensor that is saved several times, whole or as a view, is stored once. It is stored when it is saved,
-    so that a later write cannot change it; a tensor that stayed and was written to since is an error, as it is
-    without hooks.
+    Parameters, buffers, their views, and tensors without a plain floating-point format stay as they are. A tensor saved
+    several times, whole or as a view, is stored once, at the time it is saved, so a later write cannot change it.
+    Writing to a tensor that stayed is an error, as it is without hooks.
 
     Args:
         model: Returns the model whose parameters and buffers to leave alone.
-        notes: Where to say what a person should know.
+        notes: Receives messages for the user.
 
     Attributes:
-        seen_bytes: Bytes saved since the start of the last forward pass, parameters and buffers apart.
+        seen_bytes: Bytes saved since the start of the last forward pass, without parameters and buffers.
     """
 
     def __init__(self, model: Callable[[], torch.nn.Module], notes: list[str]) -> None:
@@ -107,7 +105,7 @@ class SavedTensorPipeline:
 
         Args:
             stage: The stage.
-            when_idle: What to note, once, when it had nothing to do in a forward pass.
+            when_idle: Note to add, once, if it had nothing to do in a forward pass.
         """
         assert all(other.place != stage.place for other in self._stages), "each place holds one stage"
         self._stages = sorted((*self._stages, stage), key=lambda each: each.place)
@@ -115,7 +113,7 @@ class SavedTensorPipeline:
 
     @contextlib.contextmanager
     def context(self) -> Generator[None, None, None]:
-        """Enter around a forward pass."""
+        """Context for a forward pass."""
         model = self._model()
         self._own_storages = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
         self.seen_bytes = 0
@@ -138,9 +136,9 @@ class SavedTensorPipeline:
 
     @contextlib.contextmanager
     def delaying(self) -> Generator[list[DelayedTensor], None, None]:
-        """Decide about what one function saves when it has returned.
+        """Postpone packing of what one function saves until it has returned.
 
-        Entered is the list of it; what is marked there as exact is kept so.
+        Yields the list of its tensors; those marked as exact are kept so.
         """
         outer, delayed = self._delayed, list[DelayedTensor]()
         self._delayed = delayed
@@ -154,7 +152,7 @@ class SavedTensorPipeline:
 
     @uncompiled
     def pack(self, tensor: torch.Tensor) -> SavedTensor | PassedTensor | DelayedTensor:
-        """What to keep in the graph for ``tensor``.
+        """The object to keep in the graph for ``tensor``.
 
         Raises:
             MethodRefusedError: A stage cannot store it.
@@ -174,7 +172,7 @@ class SavedTensorPipeline:
         return packed.unpack()
 
     def look_for_hidden(self, loss: torch.Tensor) -> None:
-        """Note, once, which activations the graph of a loss keeps where hooks do not see them."""
+        """Note, once, the activations that the graph of a loss keeps out of the hooks' sight."""
         if self._looked_for_hidden:
             return
         self._looked_for_hidden = True
@@ -195,7 +193,7 @@ class SavedTensorPipeline:
             return PassedTensor(tensor)
         self._see(storage)
         if exact:
-            # Whoever else saves it gets it as it is: a second copy in another format would only take more memory.
+            # Others that save it get it as it is: a second copy in another format would only take more memory.
             self._exact[storage._cdata] = self._seen[storage._cdata]
         exact = storage._cdata in self._exact
         stages = [stage for stage in self._stages if (stage.exact or not exact) and stage.accepts(tensor)]
@@ -203,7 +201,7 @@ class SavedTensorPipeline:
             return PassedTensor(tensor)
         start, length = storage_range(tensor)
         # The storage's identity, not its address. The version tells apart contents before and after a write in place.
-        # A range that must stay exact is another one than the same range in another format.
+        # A range that must stay exact is distinct from the same range in another format.
         key = (storage._cdata, tensor._version, tensor.dtype, start, length, all(stage.exact for stage in stages))
         kept = self._cache.get(key)
         if kept is None:
@@ -237,7 +235,7 @@ class SavedTensorPipeline:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it has one storage that holds its values as floats, of which there is at least one."""
+    """Whether it has a single storage of floats and is not empty."""
     if type(tensor) not in (torch.Tensor, FakeTensor) or tensor.layout is not torch.strided:
         return False  # Other subclasses and sparse tensors have no single storage to store; parameters stay.
     # Integers are small; a lazily negated view has not the storage's values.

@@ -1,4 +1,4 @@
-"""Functions that torch.compile leaves alone where they are called outside of a compiled region."""
+"""Functions that torch.compile ignores when called outside a compiled region."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: _Function) -> _Function:
-    """Have torch.compile compile neither a function nor what it calls, as a decorator.
+    """Decorator that keeps torch.compile from compiling a function and what it calls.
 
-    After a graph break the compiler looks at every function that is called, hooks and modes among them, and compiles
-    them as if they were the model's: a mode would then take itself for traced. Inside of a region a function may still
-    be traced with what calls it. Unlike ``torch.compiler.disable`` this imports no compiler.
+    After a graph break, the compiler compiles every function that is called, even hooks and modes, as if it were the
+    model's: a mode would then believe it is traced. Inside a region, a function may still be traced with its caller.
+    Unlike ``torch.compiler.disable`` this imports no compiler.
     """
     frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
     if hasattr(frames, "set_code_exec_strategy"):
