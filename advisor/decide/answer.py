@@ -1,4 +1,4 @@
-"""What a session hands back, and how it is kept in the study folder."""
+"""The answer of a session, and how it is stored in the study folder."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         recommendation: The winner, what it was compared with, and why it won.
         workload: Name of the workload.
-        goal: What was asked for, with the memory limit that trials ran under.
-        folder: Where everything was written.
+        goal: The goal, with the memory limit that trials ran under.
+        folder: The study folder.
         hardware: The device that was measured.
         facts: What the probe learned of the workload.
         versions: Package -> version.
         date: Day of the measurement, ISO format.
-        trials: Policies that were measured.
+        trials: Number of measured policies.
         trial_budget: The ``--trials`` that the search had.
         time_budget_seconds: The ``--time-limit`` that the search had.
         complete: Whether the search ended by itself (not by Ctrl-C).
         exhausted: Whether every policy of the space was tried.
-        notes: What the user should know about the run.
+        notes: Notes for the user about the run.
         cached: Whether this answer was read back instead of measured now.
         digests: Name of a file that applies it -> digest of its content.
-        timings: What the run was busy with -> seconds, in the order of its first time.
+        timings: Activity of the run -> seconds, in the order of first occurrence.
     """
 
     recommendation: Recommendation
@@ -68,17 +68,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def sample_dims(self) -> SampleDims | None:
-        """Where a batch has its samples, if not where a training takes them to be."""
+        """Dimensions of a batch's samples, if not the default ones."""
         return self.facts.batch_layout.sample_dims
 
     @property
     def reduction(self) -> Reduction | None:
-        """How the loss of a batch follows from those of its micro-batches, if not as a training takes it to."""
+        """How the loss of a batch follows from those of its micro-batches, if not in the default way."""
         return self.facts.batch_layout.reduction
 
     @property
     def files(self) -> dict[str, Path]:
-        """What was written: what it is -> where it is."""
+        """Description -> path of each written file."""
         folder = StudyFolder(Path(self.folder))
         return {"policy": folder.policy, "wrapper": folder.wrapper, "study": folder.database}
 

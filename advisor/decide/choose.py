@@ -1,4 +1,4 @@
-"""Choose the policy to train with among everything that was tried."""
+"""Choose the policy to train with from everything that was tried."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def choose(
     untried: int,
     stopped_because: str,
 ) -> Recommendation:
-    """Rank what was measured and pick the winner.
+    """Rank the measured candidates and pick the winner.
 
     The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance: then the
-    simplest of those wins, but none at a smaller batch than the user's own while another will do. Candidates of the
-    same policy are repetitions: the one with the median score stands for them, and their spread counts as noise. A
-    measurement that was ended early because it was outpaced cannot win while there is another. For ``cheapest`` the
+    simplest of those wins, preferably not at a smaller batch than the user's own. Candidates of the same policy are
+    repetitions, represented by the median score, and their spread counts as noise. A measurement that was cut short
+    because it was outpaced cannot win while there is another. For ``cheapest`` the
     winner is a point of the frontier (:func:`~advisor.decide.choose_cheapest.choose_cheapest`).
 
     Args:
@@ -68,7 +68,7 @@ def choose(
         if floor is not None and gain(score(candidate, goal), floor, goal.kind) < 0:
             return False  # a wide interval reaches far: what measured below the user's own setting is no advice
         if candidate is not best and candidate.loses_to_larger_batch:
-            return False  # in turn with each other they are told apart by far less than by two figures
+            return False  # alternating steps resolve far smaller differences than two separate measurements
         lead = gain(score(best, goal), score(candidate, goal), goal.kind)
         return lead <= noise_of_lead(best, candidate, ranking.repeats)
 
@@ -82,7 +82,7 @@ def choose(
     winner = min((candidate for candidate in ranking.finished if ties_with_best(candidate)), key=order)
     noise, tie = max(SMALLEST_NOISE, ranking.repeats), False
     if baseline is not None:
-        # When the baseline wins a tie, the figure that matters is its distance from the fastest.
+        # When the baseline wins a tie, its distance from the fastest matters.
         against = best if winner is baseline else winner
         noise = noise_of_lead(against, baseline, ranking.repeats)
         ahead = gain(score(against, goal), score(baseline, goal), goal.kind)

@@ -1,4 +1,4 @@
-"""Two that lead by figures so near that the worse of two may name the wrong one."""
+"""Find two leaders so close that the worse of two measurements each may name the wrong one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ _TWICE = 2
 
 
 def contested(figures: Mapping[_Key, Sequence[float]]) -> list[_Key]:
-    """Who is to be measured a third time, so that the median decides.
+    """Choose the policies to measure a third time, so that the median decides.
 
-    Of two figures the worse one stands, since leaders are found by their luck. It punishes the best where its luck was
-    bad: once those near the lead have two figures each, their means say better who may be the best.
+    The worse of two measurements counts, since leaders tend to be lucky. That punishes the best if it was unlucky: once
+    those near the lead have two measurements each, their means show better which may be the best.
 
     Args:
-        figures: What was measured of each, every figure positive, more of it being better.
+        figures: The positive measurements of each, larger being better.
 
     Returns:
-        Of the two best by the mean of two figures or more, if these are near each other, those that have two; the best
-        first.
+        Of the two best by the mean of two or more measurements, if they are close, those that have two; the best first.
     """
     means = {key: statistics.fmean(some) for key, some in figures.items() if len(some) >= _TWICE}
     best = sorted(means, key=lambda key: -means[key])[:2]

@@ -22,7 +22,7 @@ def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) ->
 
     Args:
         methods: The methods of the combination.
-        sizing: Its short runs.
+        sizing: Its profiling runs.
         plain: Those of plain training.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The throughput that a larger model must keep, and who keeps it."""
+"""The throughput that a larger model must keep, and the candidates that keep it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["floor_rate", "keeps", "largest_so_far", "would_be_largest"]
 
 
 def floor_rate(candidates: Iterable[Candidate], goal: Goal) -> float | None:
-    """Samples per second to keep; ``None`` while the baseline that they are a share of has no figure."""
+    """Samples per second to keep; ``None`` while the baseline that they are a share of has no measurement."""
     assert goal.floor is not None, "the goal 'bigger' has a floor"
     if goal.floor.samples_per_second is not None:
         return goal.floor.samples_per_second
@@ -43,7 +43,7 @@ def largest_so_far(candidates: Sequence[Candidate], goal: Goal) -> Candidate | N
 
 
 def would_be_largest(candidate: Candidate, others: Sequence[Candidate], goal: Goal) -> bool:
-    """Whether it would be the largest so far if nothing were wrong with how it trains."""
+    """Whether it would be the largest so far if its training is sound."""
     floor = floor_rate(others, goal)
     record = largest_so_far(others, goal)
     if floor is None or candidate.measurement is None or candidate.measurement.samples_per_second < floor:

@@ -1,4 +1,4 @@
-"""How throughput and memory went with the size: plain training beside the winner, and what memory alone allows."""
+"""Throughput and memory against the size: plain training, the winner, and the size that memory alone allows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _Order = tuple[int, tuple[int | float, ...]]
 
 
 def plain_among(candidates: Iterable[Candidate]) -> Combination:
-    """Plain training: what the baseline does, which on several devices takes a method that distributes it."""
+    """The baseline's combination: plain training, with a method that distributes it on several devices."""
     own = next((candidate for candidate in candidates if candidate.role is Role.BASELINE), None)
     return Combination() if own is None else Combination.of(own.policy)
 
 
 def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, floor: float) -> Growth:
-    """Gather what was tried of plain training and of the winner's methods, on its number of devices, by size.
+    """Gather results of plain training and of the winner's methods by size, on the winner's number of devices.
 
     Args:
         candidates: Everything that was tried.
@@ -70,7 +70,7 @@ def _by_size(candidates: Sequence[Candidate], combination: Combination) -> dict[
 
 
 def _figure(group: Sequence[Candidate] | None) -> SizeFigure | None:
-    """The best of what was tried at one size: the fastest that was measured, else how the last one ended."""
+    """The best result at one size: the fastest measurement, else how the last one ended."""
     if not group:
         return None
     measured = [one for one in group if is_measured(one)]
@@ -90,7 +90,7 @@ def _figure(group: Sequence[Candidate] | None) -> SizeFigure | None:
 def _memory(
     groups: dict[_Order, list[Candidate]], limit_bytes: int, *, by_parameters: bool
 ) -> tuple[float | None, float | None]:
-    """Bytes per unit of size and the most units that fit, by the two largest sizes that were run shortly."""
+    """Bytes per unit of size and the most units that fit, from the two largest sizes with profiling runs."""
     points = {}
     for (parameters, values), group in groups.items():
         extent = float(parameters if by_parameters else math.prod(values))

@@ -1,4 +1,4 @@
-"""Why nothing can be recommended, in figures."""
+"""Explain with measurements why nothing can be recommended."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def nothing_to_choose(
     """The error that says why there is no winner.
 
     Args:
-        ranking: What was measured, none of which may win.
-        not_measured: What was refused, screened or failed.
+        ranking: The measured candidates, none of which may win.
+        not_measured: Candidates that were refused, screened or failed.
         goal: The goal.
     """
     if ranking:
@@ -75,7 +75,7 @@ def _nothing_fits(too_big: Sequence[Candidate], others: Sequence[Candidate], goa
 
 
 def _need(candidate: Candidate, goal: Goal) -> int:
-    """The memory limit that it is predicted to need: of all its processes where they share it."""
+    """The memory limit that it is predicted to need, for all of its processes if they share it."""
     peak = candidate.predicted_peak_bytes or 0
     return peak * candidate.policy.gpu_count if goal.shares_memory else peak
 

@@ -1,4 +1,4 @@
-"""How much two measurements of the same thing may differ: what a gain must exceed to be one."""
+"""How much two measurements of the same thing may differ, which a gain must exceed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from advisor.measure.measurement import Measurement
 __all__ = ["SMALLEST_NOISE", "noise_between", "noise_of", "repeat_noise"]
 
 SMALLEST_NOISE = 0.01
-"""Two runs differ by more than the interval within each says (clocks, placement); 1 % is never called a gain."""
+"""Two runs differ by more than the interval of each shows (clocks, placement); 1 % is never called a gain."""
 
 
 def repeat_noise(groups: Iterable[Sequence[Measurement]]) -> float:
@@ -29,14 +29,14 @@ def repeat_noise(groups: Iterable[Sequence[Measurement]]) -> float:
 
 
 def noise_of(measurement: Measurement, speedup: Speedup | None) -> float:
-    """By what share a figure would differ if it were measured again: a standard deviation, for the search's model.
+    """Relative standard deviation between repetitions of a measurement, for the search's model.
 
-    Half the width of a 95 % interval is two of them. A figure of one step has no interval: half of it may be chance.
-    Of what took turns with a leader only these turns count: what the leader's own ratio is off by, others share.
+    Half the width of a 95 % interval is two of them. A single step has no interval: half of it may be chance. For a
+    candidate that alternated with a leader only the ratio to it counts, since others share the leader's own error.
 
     Args:
-        measurement: The figure.
-        speedup: Over the baseline, where it follows from turns.
+        measurement: The measurement.
+        speedup: Speedup over the baseline, if it follows from alternating steps.
     """
     spread = measurement.relative_spread if speedup is None else speedup.own_spread
     return min(0.5, max(SMALLEST_NOISE, spread / 2))
@@ -45,8 +45,8 @@ def noise_of(measurement: Measurement, speedup: Speedup | None) -> float:
 def noise_between(first: Measurement, second: Measurement, repeats: float = 0.0) -> float:
     """Relative difference of two measurements that may be chance.
 
-    The half-widths of two independent 95 % intervals add in squares; what repetitions of the same policy showed is
-    a floor below that.
+    The half-widths of two independent 95 % intervals add in squares; the difference between repetitions of the same
+    policy is a lower bound.
 
     Args:
         first: One measurement.

@@ -1,4 +1,4 @@
-"""What a confirmation shows of a speedup over the baseline, and what it promises of the next training."""
+"""The speedup over the baseline that a confirmation shows, and the one that it promises for the next training."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from advisor.measure.typical import student_t_95
 __all__ = ["promised", "shown"]
 
 _BETWEEN_PROCESSES = 0.02
-"""Least standard deviation of a speedup from one pair of processes to the next before anything is known: where their
-memory comes to lie changes a training's time."""
+"""Prior standard deviation of a speedup between pairs of processes: the placement of their memory changes a training's
+time."""
 _PAIRS = 4
-"""As how many pairs of processes it counts what is expected of them."""
+"""Weight of the prior, in pairs of processes."""
 
 
 def shown(
@@ -26,15 +26,15 @@ def shown(
 ) -> Speedup:
     """The confirmation's speedup, with an interval for the mean over all pairs of processes: is it a gain at all?
 
-    The search's figures are those of a winner, and as such more often lucky than not: they do not move the value. How
-    far figures of one policy are apart tells how much a speedup differs between processes, whichever policy it is.
+    The search's measurements are a winner's, and so probably lucky: they do not move the value. The spread of one
+    policy's measurements shows how much any policy's speedup differs between processes.
 
     Args:
-        confirmed: By the emitted wrapper, in turn with the baseline in fresh processes.
-        searched: The search's own figures of the same policy, of all trials in which it took turns.
-        others: The figures of each other policy.
-        baseline: The baseline's samples per second, of each time that it was measured. As far as these differ, ratios
-            are expected to: what slows both down is no part of that, so that repeated ratios correct it.
+        confirmed: Speedup of the emitted wrapper, alternating with the baseline in fresh processes.
+        searched: The search's own speedups of the same policy, from all its alternating trials.
+        others: The speedups of each other policy.
+        baseline: The baseline's samples per second, each time that it was measured. Their spread is the prior for that
+            of ratios; it includes what slows both down, so repeated ratios correct it.
     """
     return _within(confirmed, *_deviation((confirmed, *searched), others, baseline), pairs=1)
 
@@ -59,7 +59,7 @@ def _deviation(
     """
     expected = _BETWEEN_PROCESSES**2
     if len(baseline) > 1:
-        # Stalls make its turns differ as much within one pair of processes, where they are counted already.
+        # Stalls spread its steps as much within one pair of processes, where they count already.
         between = statistics.variance(math.log(rate) for rate in baseline) - own[0].standard_error ** 2
         expected = max(expected, between)
     squares, freedom = _PAIRS * expected, _PAIRS

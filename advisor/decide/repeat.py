@@ -1,11 +1,11 @@
-"""Which leader is worth one more measurement before one of them is recommended.
+"""Choose which leader to measure once more before one is recommended.
 
-The best of many noisy figures was lucky. The search's model sees each figure beside all others and is rarely fooled by
-it. So a figure that leads against what the model thinks is measured again, and so is whatever may still turn out to be
-better by something that matters: the expected value of information (Frazier, Powell and Dayanik, A knowledge-gradient
-policy for sequential information collection, 2008, section 3), with a bound instead of a price. Where the best figure
-is that of the combination that is thought best of, and to choose it is expected to lose less than half a percent,
-nothing is repeated.
+The best of many noisy measurements was lucky. The search's model weighs each against all others and is rarely fooled.
+So a measurement that leads against the model's estimate is repeated, and so is any combination that may still turn out
+to be relevantly better: the expected value of information (Frazier, Powell and Dayanik, A knowledge-gradient policy for
+sequential information collection, 2008, section 3), with a bound instead of a price. If the best measurement belongs to
+the combination with the best estimate, and choosing it is expected to lose less than half a percent, nothing is
+repeated.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from advisor.search.propose.standing import Standing
 __all__ = ["MOST_REPEATED", "standing_figure", "worth_repeating"]
 
 MOST_REPEATED = 8
-"""Repetitions in all: what is not told apart by then hardly matters."""
+"""Most repetitions in all: differences not resolved by then hardly matter."""
 
 _ENOUGH = 0.005
-"""Share of the best throughput that a choice may lose, as far as is known, without another measurement."""
+"""Share of the best throughput that a choice may be expected to lose without another measurement."""
 
 _OFTEN = 3
-"""Figures of one combination: of three the median stands."""
+"""Most measurements of one combination: the median of three counts."""
 
 _STANDARD = NormalDist()
 
 
 def standing_figure(figures: Sequence[float]) -> float:
-    """The figure that stands for several, more of it being better: the median, of two the worse."""
+    """The value that represents several, larger being better: the median, or the worse of two."""
     return sorted(figures)[(len(figures) - 1) // 2]
 
 
 def worth_repeating(standings: Mapping[str, Standing], figures: Mapping[str, Sequence[float]]) -> str | None:
-    """The combination to measure once more; ``None`` where nothing is expected to come of it.
+    """The combination to measure once more; ``None`` if no gain is expected from it.
 
     Args:
-        standings: What is thought of everything that may win, the repetitions so far counted in.
-        figures: What was measured of each of these, more of it being better.
+        standings: The model's estimate of everything that may win, including the repetitions so far.
+        figures: The measurements of each, larger being better.
     """
     open_ones = {one: standing for one, standing in standings.items() if len(figures[one]) < _OFTEN}
     leader = min(standings, key=lambda one: standings[one].mean, default=None)
@@ -58,7 +58,7 @@ def worth_repeating(standings: Mapping[str, Standing], figures: Mapping[str, Seq
 
 
 def _loss(leader: Standing, other: Standing) -> float:
-    """By what share the other is better where it is, times how likely that is."""
+    """Expected relative loss from choosing the leader if the other is better."""
     deviation = math.hypot(leader.deviation, other.deviation)
     behind = leader.mean - other.mean
     steps = behind / deviation

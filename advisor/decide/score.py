@@ -1,4 +1,4 @@
-"""What a candidate is worth for a goal. The only place that knows which direction is better."""
+"""Score candidates for a goal. The only place that knows which direction is better."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def scores(candidate: Candidate, goal: Goal) -> tuple[float, float]:
 
 
 def directions(kind: GoalKind) -> tuple[bool, ...]:
-    """For each of a goal's :func:`objectives`, whether more of it is better."""
+    """For each of a goal's :func:`objectives`, whether larger is better."""
     return (False, False) if kind is GoalKind.CHEAPEST else (maximizes(kind),)
 
 
 def objectives(candidate: Candidate, goal: Goal) -> tuple[float, ...]:
-    """What a search is told of a measured candidate: one number, or for ``cheapest`` cost and latency."""
+    """The objective values of a measured candidate: one number, or for ``cheapest`` cost and latency."""
     return scores(candidate, goal) if goal.kind is GoalKind.CHEAPEST else (score(candidate, goal),)
 
 
 def gain(value: float, reference: float, kind: GoalKind) -> float:
-    """By what share ``value`` is better than ``reference``; negative when it is worse."""
+    """Relative gain of ``value`` over ``reference``; negative when it is worse."""
     assert reference > 0, f"a score is positive, got {reference}"
     return value / reference - 1 if maximizes(kind) else reference / value - 1
 
 
 def gain_over(candidate: Candidate, baseline: Candidate, goal: Goal) -> float | None:
-    """By what share a measured candidate is better than a measured baseline, in the metric of the goal.
+    """Relative gain of a measured candidate over a measured baseline, in the metric of the goal.
 
     For ``bigger`` that is the size of the model: its parameters, or where these do not change the product of the
     arguments that set the size. Throughputs of different models do not compare.

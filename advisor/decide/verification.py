@@ -1,4 +1,4 @@
-"""What a verification of a policy found: the runs, and everything that was looked at."""
+"""The result of verifying a policy: its runs and checks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Verification"]
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """The result of a verification.
 
     Attributes:
-        workload: Its name.
+        workload: The workload's name.
         device: The device's name.
         policy: The policy.
-        fidelity: What its methods promise together.
-        samples: Samples per step that were compared; the policy's own unless plain training does not fit there.
-        outcome: How the wrapper's runs ended: OK, or the first that did not.
+        fidelity: The class that its methods promise together.
+        samples: Samples per compared step; the policy's own unless plain training does not fit there.
+        outcome: How the wrapper's runs ended: OK, or the first failure.
         reason: Why, if not OK.
-        checks: What was looked at, in order.
+        checks: The checks, in order.
         plain: The plain loop's steps.
-        wrapper: The wrapper's; ``None`` if they did not come to their end.
-        measurement: Of the wrapper; ``None`` if it was not measured.
-        plain_measurement: Of plain training at the baseline's batch, if it was measured.
-        notes: What the user should know.
+        wrapper: The wrapper's steps; ``None`` if they did not finish.
+        measurement: The wrapper's measurement; ``None`` if it was not measured.
+        plain_measurement: Plain training's at the baseline's batch, if it was measured.
+        notes: Notes for the user.
     """
 
     workload: str
@@ -49,5 +49,5 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept(self) -> bool:
-        """Whether nothing that was judged is outside the promise."""
+        """Whether every judged check is within the promise."""
         return all(check.kept is not Kept.NO for check in self.checks)

@@ -24,7 +24,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
         request: What is asked for.
         folder: The study folder.
         hardware: The device.
-        usable_bytes: The limit of short runs: what is free on the device.
+        usable_bytes: The memory limit of profiling runs: all that is free on the device.
         goal: The goal, with the global batch and the numbers of devices that this workload allows.
         facts: What the probe learned.
         space: What may be combined here.

@@ -77,7 +77,9 @@ def test_a_baseline_that_could_not_be_measured_is_explained() -> None:
     text = why(
         [lost(Outcome.OUT_OF_MEMORY, role=Role.BASELINE, micro_batch=8, reason="8 do not fit."), measured(9, BF16)]
     )
-    assert "The baseline (plain training at batch 8) has no measurement; it ended as out of memory: 8 do not fit." in text
+    assert (
+        "The baseline (plain training at batch 8) has no measurement; it ended as out of memory: 8 do not fit." in text
+    )
 
 
 def test_a_hand_tuned_default_that_could_not_be_measured_is_explained() -> None:

@@ -1,9 +1,8 @@
-"""Which settings make a combination fail, learned from the combinations that failed and those that did not.
+"""Learn which settings make combinations fail, from those that failed and those that did not.
 
 A combination that crashes, is refused or trains wrongly does so because of one of its settings, or of two that do not
-go together. Every setting and every pair that it holds is a suspect until some combination with it went well. Each
-failure has one cause, which may be none of these: suspects share the suspicion, and one that is in many failures gets
-more of it than one that is in few.
+work together. Every setting and every pair in it is a suspect until some combination with it succeeds. Each failure has
+one cause, which may be none of these: suspects share the suspicion, and those in many failures get more of it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from advisor.search.space.factors import Factors, Floats, Levels
 __all__ = ["Failures"]
 
 _ONLY_THIS_ONE = 1.0
-"""Weight of the suspicion that a combination failed for a reason that no other shares."""
+"""Weight of a failure for a reason of its own."""
 
 _ALONE = 1.0
 """Weight of a setting that was in one failure."""
@@ -35,12 +34,12 @@ Cause = frozenset[tuple[int, int]]
 
 
 class Failures:
-    """What is suspected after some trials.
+    """The suspects after some trials.
 
     Args:
         factors: The factors of the space.
-        failed: Combinations that failed for a reason that is not a lack of memory, one row of levels each.
-        went_well: Combinations that did not.
+        failed: Combinations that failed for a reason other than lack of memory, one row of levels each.
+        went_well: Combinations that did not fail.
     """
 
     def __init__(self, factors: Factors, failed: Levels, went_well: Levels) -> None:
@@ -55,9 +54,9 @@ class Failures:
         }
 
     def probability(self, levels: Levels) -> Floats:
-        """How likely combinations are to fail, one row each.
+        """Probability that combinations fail, one row each.
 
-        That is how likely the cause of one of the failures is in it: of that which says most about it.
+        It is the largest probability, over all failures, that the failure's cause is in the combination.
         """
         blames = {cause: weight * _holding(levels, cause) for cause, weight in self._weights.items()}
         likely = np.zeros(len(levels))
@@ -68,10 +67,10 @@ class Failures:
 
     @property
     def pairs(self) -> dict[tuple[str, str], int]:
-        """Pairs of settings that fail together -> in how many combinations.
+        """Pairs of settings that fail together -> number of combinations.
 
-        In two failures or more, and never in a success. A setting that was in no success explains the same failures
-        alone, and so does a pair that explains more of them: neither leaves a word for the others.
+        A pair must be in two or more failures and in no success. Pairs are left out if a single setting without a
+        success, or a pair in more failures, explains the same failures.
         """
         failures: dict[Cause, set[int]] = {}
         for number, suspects in enumerate(self._suspects):
@@ -88,12 +87,12 @@ class Failures:
 
 
 def _without_fraction(levels: Levels) -> Levels:
-    """A share of the largest batch makes nothing crash."""
+    """Drop the share of the largest batch, which makes nothing crash."""
     return levels[:, :-1]
 
 
 def _causes(row: Levels) -> list[Cause]:
-    """What a combination's failure could be due to: plain training and the fewest devices are no suspects."""
+    """Possible causes of a combination's failure, excluding plain training and the fewest devices."""
     settings = [(int(column), int(row[column])) for column in np.flatnonzero(row)]
     return [frozenset(some) for size in (1, 2) for some in itertools.combinations(settings, size)]
 

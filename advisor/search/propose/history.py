@@ -1,4 +1,4 @@
-"""What a trial of Optuna's study says, and what is written beside it for later processes."""
+"""Read observations from an Optuna study's trials, and the attributes written there for later processes."""
 
 from __future__ import annotations
 
@@ -34,49 +34,49 @@ DUPLICATE = "duplicate_of"
 """Attribute: number of the trial that tried the same, -1 where there is none."""
 
 RECORD = "record"
-"""Attribute: what a worker found, for the others."""
+"""Attribute: a worker's result, for the others."""
 
 EXCLUDED = "combination_excluded"
 """Attribute: the outcome holds for every share of the batch."""
 
 NOISE = "noise"
-"""Attribute: by what share a repetition may differ."""
+"""Attribute: relative difference between repetitions."""
 
 RECIPE = "recipe"
 """Attribute: name of the recipe that was enqueued."""
 
 TRY_AGAIN = "ran_out_of_time"
-"""Attribute: a continued study may propose it once more."""
+"""Attribute: a continued study may propose it again."""
 
 WITHOUT_VALUE = "without_value"
-"""Attribute: what Optuna was told is the worst value so far, because there was none."""
+"""Attribute: Optuna was told the worst value so far, because there was none."""
 
 MICRO_BATCH = "micro_batch"
-"""Attribute: samples per forward pass at which the figures were measured."""
+"""Attribute: micro-batch of the measurement."""
 
 LARGEST_BATCH = "largest_batch"
-"""Attribute: the most that fit, where that is another number."""
+"""Attribute: the largest micro-batch that fits, if different."""
 
 LEARNED = "learned_without_a_trial"
-"""Attribute: the figures are known without a trial of the point, which counts as untried."""
+"""Attribute: the measurement is not a trial of the point, which counts as untried."""
 
 MEMORY = "memory"
 """Constraint: peak / limit - 1."""
 
 _NO_FAILURES = frozenset({MEMORY, "speed", "floor"})
-"""Constraints that a combination violates although nothing in it is broken: it is too large or too slow."""
+"""Constraints that a working combination violates by being too large or too slow."""
 
 _LEAST_MEMORY = -0.9
-"""Peaks below a tenth of the limit are as good as that."""
+"""Peaks below a tenth of the limit count as a tenth."""
 
 _LARGEST = 2.0**63
 
 _DEFAULT_NOISE = 0.02
-"""Relative noise of a figure that none is stated of."""
+"""Relative noise of a measurement if none is stated."""
 
 
 def is_of_its_own(trial: FrozenTrial) -> bool:
-    """Whether a trial was run, instead of answered from another or from the space."""
+    """Whether a trial was run, not answered from another trial or from the space."""
     return not trial.user_attrs.keys() & {DUPLICATE, CONFLICT}
 
 
@@ -86,13 +86,13 @@ def observations_of(
     maximize: Sequence[bool],
     finished: dict[int, Observation | None],
 ) -> list[Observation]:
-    """What trials say of the points of a space; those that failed in Optuna's sense say nothing.
+    """Observations of the points of a space, ignoring trials that failed in Optuna's sense.
 
     Args:
-        trials: The study's.
-        parameters: The space's.
+        trials: The study's trials.
+        parameters: The space's parameters.
         maximize: For each objective, whether larger values are better.
-        finished: What finished trials said, by their number, which does not change; those that are new are added.
+        finished: Cache of finished trials' observations by number; new ones are added.
     """
     found = []
     for trial in trials:
@@ -106,7 +106,7 @@ def observations_of(
 
 
 def _said(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation | None:
-    """What a trial says; ``None`` if it says nothing."""
+    """The observation of a trial, if any."""
     if not is_of_its_own(trial) or not parameters.are_complete(trial.params):
         return None
     if trial.state is TrialState.RUNNING:
@@ -135,7 +135,7 @@ def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[
 
 
 def _above_zero(trial: FrozenTrial, attribute: str) -> float | None:
-    """A figure that a worker wrote; ``None`` if there is none, or something else was written."""
+    """A positive number that a worker wrote; ``None`` if missing or invalid."""
     value = trial.user_attrs.get(attribute)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None

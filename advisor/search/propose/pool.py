@@ -1,4 +1,4 @@
-"""The untried points that a proposal is chosen from: all of them, or of a large space those worth looking at."""
+"""The untried points that a proposal is chosen from: all of them, or a promising subset of a large space."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from advisor.search.space.space import Axis, Combination, ResolvedSpace
 __all__ = ["Pool"]
 
 _DRAWS = 500
-"""Combinations drawn at random, so that no part of a large space is out of sight."""
+"""Combinations drawn at random, so that no part of a large space is unreachable."""
 
 _TWO_CHANGES = 200
-"""Combinations two changes away from each good one; with many methods all of them would be thousands."""
+"""Most combinations two changes away from each good one; with many methods there are thousands."""
 
 
 class Pool:
@@ -27,7 +27,7 @@ class Pool:
 
     Args:
         space: What may be proposed.
-        tried: What was.
+        tried: The tried points.
         factors: The factors of the space.
     """
 
@@ -48,8 +48,8 @@ class Pool:
         """Untried points with their levels; empty if there are none.
 
         Args:
-            generator: Draws, where not all can be listed.
-            good: Where all cannot be listed, combinations whose surroundings are worth a look.
+            generator: Draws points if not all can be listed.
+            good: Combinations whose neighbours to include if not all points can be listed.
         """
         if self._every is not None and self._levels is not None:
             left = [number for number, key in enumerate(self._keys) if key not in self._tried]

@@ -54,8 +54,8 @@ class GainLeft(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         expected: The largest expected improvement of anything untried, as a share of the least cost so far.
-        noise: By what share the figures measured so far differ when they are taken again.
-        measured: Points with figures.
+        noise: Relative difference between repetitions of the measurements so far.
+        measured: Number of measured points.
     """
 
     expected: float

@@ -1,4 +1,4 @@
-"""What a search thinks of a combination that was measured, once all figures are seen together."""
+"""The search model's estimate of a measured combination, from all measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mean: Expected log of its cost, less being better.
-        deviation: How far off that may be, a standard deviation.
+        deviation: Its standard deviation.
     """
 
     mean: float
@@ -22,15 +22,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def score(self) -> float:
-        """The expected score where more of it is better."""
+        """The expected score, larger being better."""
         return math.exp(-self.mean)
 
     def after(self, score: float, noise: float) -> Standing:
-        """With one more figure of the combination, which more of is better.
+        """Update the estimate with one more measurement of the combination.
 
         Args:
-            score: The figure.
-            noise: By what share it may be off, a standard deviation.
+            score: The measurement, larger being better.
+            noise: Its relative standard deviation.
         """
         own, new = 1 / self.deviation**2, 1 / noise**2
         mean = (own * self.mean - new * math.log(score)) / (own + new)

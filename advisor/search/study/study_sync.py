@@ -1,10 +1,10 @@
-"""What is tried and what is under way, kept in line with a study that other workers write into as well.
+"""Synchronize tried and pending points with a study that other workers write into as well.
 
-A worker claims a point by a trial whose parameters are in the storage. Two may do so at the same moment, and Optuna's
-storages have no way to do both in one step. So each looks once more after it has claimed, and then at least one of them
-sees the other: whoever has the larger number gives way at once; whoever has the smaller waits a moment for that, and
-gives way too if it does not come to pass, because the other has not seen it. What was even completed meanwhile is not
-repeated either. A point is so never run twice; at worst both give way, and ask again.
+A worker claims a point by a trial whose parameters are in the storage. Two may do so at the same moment, because
+Optuna's storages cannot check and claim in one step. So each checks again after its claim, and at least one of them
+sees the other: the larger trial number gives way at once; the smaller waits a moment for that, and gives way too if it
+does not happen, because the other has not seen it. A point completed meanwhile is not repeated either. So no point runs
+twice; at worst both give way, and ask again.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PAUSE_SECONDS = 0.1
 
 
 class StudySync:
-    """Keeps :class:`~advisor.search.space.explored.Explored` in line with a study.
+    """Synchronizes :class:`~advisor.search.space.explored.Explored` with a study.
 
     Args:
         study: The study.
         parameters: Its space as Optuna's parameters.
-        tried: What to keep in line.
-        shared: Whether other workers may write into the study; if not, what is open in it was left by dead ones.
-        sleep: Pauses so many seconds.
+        tried: The record to synchronize.
+        shared: Whether other workers may write into the study; if not, dead ones left its open trials.
+        sleep: Pauses for a number of seconds.
     """
 
     def __init__(
@@ -59,23 +59,23 @@ class StudySync:
         self._take_in(earlier=True)
 
     def refresh(self) -> None:
-        """Take in what other workers began and completed since the last time."""
+        """Adopt the trials that other workers began and completed since the last call."""
         if self._shared:
             self._take_in(earlier=False)
 
     def take_records(self) -> list[str]:
-        """What other workers wrote about the points that they completed since the last time."""
+        """Records that other workers wrote for points completed since the last call."""
         self.refresh()
         records, self._records = self._records, []
         return records
 
     def sign(self, trial: Trial) -> None:
-        """Say who runs a trial."""
+        """Record which worker runs a trial."""
         if self._shared:
             trial.set_user_attr(WORKER, self._name)
 
     def gives_way(self, trial: Trial, point: Point) -> bool:
-        """Whether another worker has the same point under way and this trial must be given up."""
+        """Whether another worker runs the same point and this trial must be given up."""
         for _ in range(_LOOKS if self._shared else 0):
             rivals = [one for one in self._others(trial.number) if self._point_of(one) == point]
             if not rivals:
@@ -86,7 +86,7 @@ class StudySync:
         return self._shared
 
     def completed(self, trial: Trial) -> None:
-        """A trial of this process is done: nothing is to be learned of it from the storage."""
+        """Mark a trial of this process as done, so that it is not read back from the storage."""
         self._finished.add(trial.number)
 
     def _close_dead(self) -> None:
@@ -116,7 +116,7 @@ class StudySync:
         point = self._point_of(trial)
         if trial.user_attrs.get(EXCLUDED):
             self._tried.exclude(point[0])
-        # What ran out of time may do better in another process; in the one that watched it did not.
+        # A trial that timed out may do better in another process, but not in the one that watched it.
         if (
             is_of_its_own(trial)
             and LEARNED not in trial.user_attrs
@@ -128,7 +128,7 @@ class StudySync:
             self._records.append(record)
 
     def _others(self, number: int) -> list[FrozenTrial]:
-        """Trials of other workers that are under way, or were completed since this one looked last."""
+        """Trials of other workers that are running, or were completed since the last check."""
         trials = self._study.get_trials(deepcopy=False)
         completed = [
             trial
@@ -140,7 +140,7 @@ class StudySync:
         return [trial for trial in (*self._alive(trials), *completed) if trial.number != number]
 
     def _alive(self, trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-        """Trials that are under way at a point, and whose worker lives as far as can be seen."""
+        """Running trials of a point whose worker seems alive."""
         return [
             trial
             for trial in trials

@@ -123,7 +123,7 @@ def _doubtful(
 
 
 def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
-    """The winner, the baseline, and what else may be the best: in the order of how much their figures matter."""
+    """The winner, the baseline, and other possible winners, in the order of importance."""
     if goal.kind is GoalKind.BIGGER:
         return []
     winner, baseline = recommendation.winner, recommendation.baseline
