@@ -1,4 +1,4 @@
-"""What the parent and the process that forks its workers say to each other: one JSON object per packet."""
+"""Messages between the parent and the fork server: one JSON object per packet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Kill what is left of a process group, and collect its leader.
+    """Kill what is left of a process group and reap its leader.
 
     Attributes:
         process: Its number.

@@ -32,7 +32,7 @@ _LOOK_SECONDS = 1.0
 
 
 def main() -> None:
-    """Serve until the parent goes away; in a forked process: be a worker."""
+    """Serve until the parent ends; in a forked process, become a worker."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor")
     channel = socket.socket(fileno=parser.parse_args().socket)
@@ -78,7 +78,7 @@ def _load() -> None:
 
 
 def _receive(channel: socket.socket, parent: int) -> tuple[ForkRequest, list[int]] | None:
-    """The next request; ``None`` when the parent is gone, even if a process of its own still holds the channel."""
+    """The next request; ``None`` if the parent has ended, even if one of its children still holds the channel."""
     channel.settimeout(_LOOK_SECONDS)
     while os.getppid() == parent:
         try:
@@ -95,7 +95,7 @@ def _receive(channel: socket.socket, parent: int) -> tuple[ForkRequest, list[int
 
 
 def _status(process: int) -> int | None:
-    """The exit status of a child that stays uncollected, so that its number stays its own."""
+    """The exit status of a child, without reaping it, so that its ID stays valid."""
     ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
         return None
@@ -103,7 +103,7 @@ def _status(process: int) -> int | None:
 
 
 def _end(request: End) -> int | None:
-    """Kill the group of a child and collect it; ``None`` if it does not end."""
+    """Kill a child's group and reap it; ``None`` if it does not end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(request.process, signal.SIGKILL)
     deadline = time.monotonic() + request.seconds
@@ -117,7 +117,7 @@ def _end(request: End) -> int | None:
 
 
 def _become_worker(request: Fork, descriptors: list[int]) -> None:
-    """What the start of a program does: a session, a folder, an environment, descriptors and arguments of its own."""
+    """Do what starting a program does: set its own session, folder, environment, descriptors and arguments."""
     os.setsid()
     os.chdir(request.folder)
     os.environ.clear()

@@ -1,4 +1,4 @@
-"""Whether this process can be forked, and what it forks would do what a new process does."""
+"""Whether this process can be forked, with the forked process behaving like a new one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 
 
 def can_fork() -> bool:
-    """Whether this system has what it takes."""
+    """Whether this system supports it."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
 def why_not_to_fork(descriptors: Path = Path("/proc/self/fd")) -> str:
-    """What makes a forked process differ from a new one; empty if nothing does.
+    """Why a forked process would differ from a new one; empty if it would not.
 
     Args:
         descriptors: Folder of links to what this process has opened.

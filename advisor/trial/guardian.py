@@ -1,8 +1,8 @@
-"""The small process between parent and worker that sees to it that nothing outlives a trial.
+"""The small process between parent and worker that ensures that nothing outlives a trial.
 
-It forks off the worker before any library is loaded, then only waits. When the parent goes away, however that
-happened, it ends the worker and everything the user's model started, even what moved to a session of its own. When
-the worker ends, it does the same with what is left, and tells the parent how the worker ended.
+It forks the worker before any library is loaded, then only waits. When the parent ends, for whatever reason, it ends
+the worker and everything the user's model started, even in other sessions. When the worker ends, it ends all remaining
+processes and tells the parent how the worker ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def guard(answers: int, lifeline: int, closed_in_guardian: int) -> None:
 
     Args:
         answers: Where to tell the parent that the worker has ended.
-        lifeline: A pipe that the parent alone holds open: it ends when the parent does.
+        lifeline: A pipe held open only by the parent: it closes when the parent ends.
         closed_in_guardian: A descriptor that only the worker needs.
     """
     parent = os.getppid()
@@ -54,7 +54,7 @@ def guard(answers: int, lifeline: int, closed_in_guardian: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Have orphans of the model's own processes come to this process, not to init."""
+    """Make this process, not init, adopt orphans of the model's processes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -72,7 +72,7 @@ def _become_worker(lifeline: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, however that happens (Linux alone can).
+    """Make the kernel end this process when its parent ends, for whatever reason (Linux only).
 
     Args:
         parent: Process number of the parent, as it was when this process began.
@@ -100,7 +100,7 @@ def _wait(worker: int, lifeline: int, parent: int) -> int | None:
 
 
 def _reap(worker: int) -> int | None:
-    """Collect every child that has ended; the worker's status if it is among them."""
+    """Reap every child that has ended; return the worker's status if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):  # no child is left
         while True:
@@ -113,7 +113,7 @@ def _reap(worker: int) -> int | None:
 
 
 def _end_descendants() -> None:
-    """End every process below this one, again until there are none: the young ones may have had children."""
+    """End every descendant, repeatedly until none is left, as new ones may have been started."""
     me = psutil.Process()
     while children := me.children(recursive=True):
         for child in children:

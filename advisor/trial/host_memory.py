@@ -13,7 +13,7 @@ _LOW_SHARE = 0.03
 
 
 class OutOfMemoryEvidence:
-    """Watches for signs of the kernel's out-of-memory killer from its creation on.
+    """Watches for signs of the kernel's out-of-memory killer since its creation.
 
     Args:
         root: Where ``proc`` and ``sys`` are found.
@@ -25,12 +25,12 @@ class OutOfMemoryEvidence:
         self._lowest_share = 1.0
 
     def look(self) -> None:
-        """Note how much memory is available now; to be called now and then while a trial runs."""
+        """Record the available memory; call it regularly while a trial runs."""
         memory = psutil.virtual_memory()
         self._lowest_share = min(self._lowest_share, memory.available / memory.total)
 
     def found(self) -> bool:
-        """Whether a kill was counted since the creation, or memory was all but used up at a look."""
+        """Whether a kill was counted since the creation, or recorded memory was nearly exhausted."""
         return self._kills() != self._counts or self._lowest_share < _LOW_SHARE
 
     def _kills(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ __all__ = ["Nodes"]
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The machines that train together, as ``torchrun --nnodes`` has them.
+    """The machines that train together, like ``torchrun --nnodes``.
 
     Attributes:
         count: How many; every one runs an equal share of the ranks.
@@ -41,7 +41,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
         return ranks // self.count
 
     def flags(self) -> tuple[str, ...]:
-        """Arguments that tell a worker about all this; none for a single machine."""
+        """Arguments that describe the nodes to a worker; none for a single machine."""
         if self.count == 1:
             return ()
         return (f"--nodes={self.count}", f"--endpoint={self.endpoint}", f"--node-rank={self.rank}")

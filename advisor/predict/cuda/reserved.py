@@ -130,8 +130,8 @@ def allocation_log(
 ) -> AllocationLog | None:
     """The log from two traces of the same training at two micro-batches.
 
-    What comes before the step counts, as it leaves the memory fragmented. Where it differs (some things are made once in
-    a process) the log begins with what lives when the step does.
+    Allocations before the step count, as they fragment the memory. If they differ (some are made once per process), the
+    log begins with what is live when the step begins.
 
     Args:
         first: At one micro-batch.

@@ -1,7 +1,7 @@
-"""Where ranks of other machines come in: who does not show the token at once is sent away, and nothing is kept of it.
+"""Accept ranks of other machines: connections without the token are closed, and their data is dropped.
 
-Whoever reaches the port can knock. A stranger is heard for at most some seconds and so many bytes, and there are only
-so many of them at a time; none of them ends the launcher.
+Anybody who reaches the port can connect. Unauthenticated connections are limited in time, bytes and number, and cannot
+end the launcher.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["LONGEST_HELLO", "MOST_WAITING", "Door", "Entrance", "enter"]
 LONGEST_HELLO = 1024
 """Bytes."""
 MOST_WAITING = 64
-"""Connections that have not said who they are; for one more, the one that has waited longest is closed."""
+"""Most unauthenticated connections; for one more, the oldest is closed."""
 _PATIENCE_SECONDS = 10.0
 
 _ENTERING_SECONDS = 60.0
@@ -31,12 +31,12 @@ _PAUSE_SECONDS = 0.2
 
 
 class Entrance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank of another machine must know to come in.
+    """What a rank of another machine needs to connect.
 
     Attributes:
-        host: Of the first machine.
-        port: Where its launcher listens.
-        token: What to show there.
+        host: The first machine.
+        port: Port of its launcher.
+        token: Secret to authenticate with.
     """
 
     host: str
@@ -48,10 +48,10 @@ class Door:
     """The listening end.
 
     Args:
-        listener: Where strangers and ranks connect; closed with this.
-        token: What a rank must show.
-        selector: Waits for news; what it finds with a function as data is to be handled by calling that.
-        admit: Hears who has come in, and whether it may stay is what it returns.
+        listener: Listening socket; closed with this.
+        token: Secret that a rank must present.
+        selector: Waits for events; call the function in an event's data to handle it.
+        admit: Called with each authenticated rank; returns whether to keep its connection.
         clock: Seconds from any fixed moment.
     """
 
@@ -74,18 +74,18 @@ class Door:
 
     @property
     def waiting(self) -> int:
-        """How many have not said who they are."""
+        """Number of unauthenticated connections."""
         return len(self._waiting)
 
     def close_to_the_silent(self) -> None:
-        """Send away who has taken too long; to be called now and then."""
+        """Close connections that have taken too long; call it regularly."""
         now = self._clock()
         for connection, waiting in list(self._waiting.items()):
             if now >= waiting.until:
                 self._send_away(connection)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting connections."""
         for connection in list(self._waiting):
             self._send_away(connection)
         self._selector.unregister(self._listener)
@@ -154,15 +154,15 @@ class _Waiting(msgspec.Struct):
 
 
 def enter(entrance: Entrance, rank: int | None, *, seconds: float = _ENTERING_SECONDS) -> socket.socket:
-    """Come in, again and again if strangers crowd the door.
+    """Connect and authenticate, retrying if other connections crowd the port.
 
     Args:
-        entrance: Where.
-        rank: Who is coming; ``None`` for the launcher of another machine, which only waits for the end.
+        entrance: Where to connect.
+        rank: The connecting rank; ``None`` for the launcher of another machine, which only waits for the end.
         seconds: How long to try.
 
     Raises:
-        OSError: Nobody let us in.
+        OSError: The connection was not accepted.
     """
     deadline = time.monotonic() + seconds
     hello = encode_line(Hello(token=entrance.token, rank=rank))
@@ -188,7 +188,7 @@ def enter(entrance: Entrance, rank: int | None, *, seconds: float = _ENTERING_SE
 
 
 def _received(channel: socket.socket, count: int) -> bytes:
-    """So many bytes, and no more; fewer at the end of the stream."""
+    """Exactly this many bytes; fewer at the end of the stream."""
     received = b""
     while len(received) < count and (more := channel.recv(count - len(received))):
         received += more

@@ -1,7 +1,7 @@
-"""How a trial of several ranks ends: pure decisions about what ranks report, and which of them die.
+"""Decide how a trial of several ranks ends, from the ranks' reports and deaths; pure logic.
 
-One rank's failure is the trial's. When a rank goes away, the others fail a moment later, because nobody answers them
-any more; what they say then is not the cause, and is believed only when nothing better shows itself.
+One rank's failure fails the trial. When a rank disconnects, the others fail shortly after for lack of answers; such
+errors are not the cause, and count only if there is no better explanation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from advisor.trial.spec import TrialSpec
 __all__ = ["Gathering", "Verdict"]
 
 _GRACE_SECONDS = 2.0
-"""How long to wait for the cause, or for the other ranks, once something has gone wrong on one."""
+"""How long to wait for the cause, or for the other ranks, once one has failed."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Gathering:
     Args:
         spec: The trial.
         size: Number of ranks.
-        memory_ran_out: Whether there is evidence that the kernel ended a process for want of host memory.
+        memory_ran_out: Whether there is evidence that the kernel ended a process because host memory ran out.
     """
 
     def __init__(self, spec: TrialSpec, size: int, memory_ran_out: Callable[[], bool]) -> None:
@@ -54,7 +54,7 @@ class Gathering:
 
     @property
     def deadline(self) -> float | None:
-        """The moment at which waiting may end without another word from a rank; ``None`` while all goes well."""
+        """When to stop waiting for further reports; ``None`` while nothing has failed."""
         return None if self._trouble_since is None else self._trouble_since + _GRACE_SECONDS
 
     def report(self, rank: int, report: Reported, now: float) -> None:

@@ -1,7 +1,7 @@
-"""The nodes after the first: each learns of a launch from the first one, starts its share of the ranks, and waits.
+"""Nodes after the first: each learns of a launch from the first one, starts its share of the ranks, and waits.
 
-The first node's launcher keeps a store at the endpoint as long as it lives, in which it announces its launch. A
-follower's connection to the launcher ends with it; then the follower's ranks end, too, and it waits for the next.
+The first node's launcher serves a store at the endpoint, in which it announces its launch. When it ends, a follower's
+connection to it closes; then the follower's ranks end too, and it waits for the next launch.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def announced(launch: Launch) -> Any:
-    """Let followers know of a launch, as long as what this returns is held."""
+    """Announce a launch to followers for the lifetime of the returned object."""
     store = served_store(launch.meeting.host, launch.meeting.port)
     store.set(_KEY, msgspec.json.encode(launch).decode())
     return store
 
 
 def join_launch(nodes: Nodes) -> None:
-    """Take part in the launch of the first node until it ends, and with it this process.
+    """Join the launch of the first node until it ends; this process ends with it.
 
     Args:
         nodes: The machines, of which this is not the first.

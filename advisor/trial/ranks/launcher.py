@@ -1,4 +1,4 @@
-"""The worker of a trial on several ranks: has them started, hands them requests, merges what they report.
+"""The worker of a trial on several ranks: starts them, sends them requests, merges their reports.
 
 Nothing is ended here. The parent ends the whole group once it has the answer, stopped ranks included.
 """
@@ -59,7 +59,7 @@ def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> NoReturn:
 
 
 def _launch_here(requests: int, answers: int, ranks: int) -> int:
-    """On this machine alone: nothing that anybody else can reach."""
+    """On this machine only; unreachable from others."""
     file = PrivateFile()
     try:
         channels, ends = _channels(range(ranks))

@@ -1,4 +1,4 @@
-"""A trial's turns with another training in the process beside it."""
+"""Alternate a trial's steps with another training in the partner process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from advisor.trial.worker.partner import NoPartnerError
 __all__ = ["gain_in_turn", "load_partner", "speedup_in_turn"]
 
 _TURN_SECONDS = 0.25
-"""Whoever takes over finds the caches full of the other's data: a turn is many steps, or one long one."""
+"""Each turn starts with the other training's data in the caches, so it takes many steps, or one long one."""
 
 _MOST_STEPS = 200
 """In one turn."""
@@ -29,7 +29,7 @@ _SHARE_OF_OTHER = 0.5
 
 
 def load_partner(bench: Bench[ConfirmTrial]) -> None:
-    """Have the other training built while the trial builds its own; where there is none, the trial finds out later."""
+    """Build the other training while the trial builds its own; a missing partner is noticed later."""
     if bench.partner is not None and bench.spec.beside is not None:
         with contextlib.suppress(NoPartnerError):
             bench.partner.load(msgspec.structs.replace(bench.spec, policy=bench.spec.beside))
@@ -47,13 +47,13 @@ def speedup_in_turn(
     Args:
         bench: The trial's workbench.
         step: One step of the trial's training; it returns when the device has finished it.
-        policy: What the step trains with.
-        beside: What the other one trains with.
+        policy: Policy of the step.
+        beside: Policy of the other training.
         plan: When to stop.
 
     Returns:
-        The speedup, and the seconds of every step of the trial; ``None`` where there is nobody to take turns with. The
-        trial's notes say why, where somebody was expected.
+        The speedup, and the seconds of every step of the trial; ``None`` without a partner. If one was expected, the
+        trial's notes say why.
     """
     partner = bench.partner
     if partner is None or bench.world.size > 1:

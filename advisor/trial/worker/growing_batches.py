@@ -127,7 +127,7 @@ def _power_of_two(factor: float) -> int:
 
 
 def telling(point: SizePoint, spec: SizeTrial) -> bool:
-    """Whether a point says something about batches far above it.
+    """Whether a point is informative about much larger batches.
 
     A small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.
     """

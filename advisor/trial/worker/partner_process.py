@@ -1,4 +1,4 @@
-"""What the process runs that takes turns with trials: it builds its training when it is first asked for a turn."""
+"""The code of the partner process, which alternates with trials: it builds its training at the first turn."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _MOST_STEPS = 200
 
 
 def fork_partner(prepared: Prepared | None) -> Partner:
-    """Fork the process from this worker, in which nothing has run.
+    """Fork the partner process from this worker, in which nothing has run.
 
     Args:
-        prepared: What the worker has loaded and built, if it did.
+        prepared: The workload and model that the worker has loaded, if any.
 
     Raises:
         OSError: No process can be forked.
