@@ -1,4 +1,4 @@
-"""The library call that tunes, for a training bootstrap."""
+"""The library call ``advisor.tune``, for use in a training script."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _dispatch(arguments: list[str]) -> int:
             print(json_error(error))
         _print_error(error)
         return status
-    except OSError as error:  # of a verb that has not named it itself
+    except OSError as error:  # not handled by the verb itself
         from advisor.surroundings import refused
 
         _print_error(refused(error))
@@ -164,7 +164,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _with_status(run: Callable[[_Request, Callable[[str], None]], _Result], request: _Request) -> _Result:
-    """Run it, and show meanwhile what it is doing, where stderr is a terminal."""
+    """Run it, and show progress if stderr is a terminal."""
     from rich.text import Text
 
     from advisor.report.console import SafeConsole
@@ -183,7 +183,7 @@ def _print(options: argparse.Namespace, document: Callable[[], str], view: Rende
 
 
 def _follow(options: argparse.Namespace) -> int:
-    """Be one of the machines after the first: run a share of its trials until there are no more."""
+    """Run as a machine after the first: run its share of trials until there are no more."""
     from advisor.errors import OptionError
     from advisor.session.setup.several_nodes import nodes_from
     from advisor.text.paths import path_of
@@ -229,7 +229,7 @@ def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
 
 
 def _as_seen_from_here(path: Path) -> Path:
-    """The path a person would type: relative where it lies below the current folder."""
+    """The path as a user would type it: relative if it is below the current folder."""
     try:
         here = Path.cwd()
     except OSError:  # deleted

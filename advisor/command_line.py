@@ -1,4 +1,4 @@
-"""The parser and the help of each command, made from the table of options."""
+"""The parser and the help of each command, built from the table of options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ usage: momadvise predict MODEL [options]
 
 Says in seconds, without training anything, whether MODEL fits, the largest
 batch that does, and what takes the memory. It traces one step on tensors that
-have shapes and no memory. Every figure is predicted; nothing is measured.
+have shapes and no memory. All values are predicted; nothing is measured.
 
 {sections}
   -h, --help
@@ -66,13 +66,13 @@ Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of the options in a table, whose errors are one line and say where the help is.
+    """A parser for a table of options, with one-line errors that point to the help.
 
     Args:
         prog: The command.
-        help_text: Its help, with a place for the sections.
+        help_text: Its help, with a placeholder for the sections.
         sections: The options, as the help shows them.
-        arguments: What is typed without a flag, and how often: ``"?"`` for at most once.
+        arguments: Positional arguments, and how often: ``"?"`` for at most once.
         unlisted: Options that the help does not list, because its usage line has them.
     """
 
@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
         return self._help_text.format(sections="\n".join(line for one in self._sections for line in _lines(one)))
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse them; argparse itself lets ``--option=--`` pass as a list of nothing."""
+        """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
         options = self.parse_args(arguments)
         for name, value in vars(options).items():
             if isinstance(value, list):
@@ -108,24 +108,24 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and end with status 2."""
+        """Print the error, and exit with status 2."""
         line = " ".join(message.splitlines())
         complain(line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 100]}...{line[-97:]}")
         self.exit(EXIT_USER_ERROR, f"Try: {self.prog} --help\n")
 
 
 def tune_parser() -> Parser:
-    """Of ``momadvise MODEL``, which needs no model on machines that follow another."""
+    """The parser of ``momadvise MODEL``; machines that follow another need no model."""
     return Parser("momadvise", _TUNE, TUNE, {"model": "?"}, (GOAL,))
 
 
 def predict_parser() -> Parser:
-    """Of ``momadvise predict MODEL``."""
+    """The parser of ``momadvise predict MODEL``."""
     return Parser("momadvise predict", _PREDICT, PREDICT, {"model": None})
 
 
 def verify_parser() -> Parser:
-    """Of ``momadvise verify POLICY MODEL``."""
+    """The parser of ``momadvise verify POLICY MODEL``."""
     return Parser("momadvise verify", _VERIFY, VERIFY, {"policy": None, "model": None})
 
 

@@ -5,20 +5,20 @@
     MomadviseError
     ├── UserError                  the user can fix it: printed without a traceback, exit status 2
     │   ├── WorkloadError          the model file or functions do not meet the contract
-    │   │   └── FewerSamplesError  make_batch does not make as many samples as it is asked for
+    │   │   └── FewerSamplesError  make_batch returns fewer samples than requested
     │   ├── SearchSpaceError       a search space names something that does not exist
     │   ├── PolicyError            a policy file is malformed or of another version
     │   ├── MethodRefusedError     a method cannot apply to this model, hardware or policy
-    │   ├── HardwareError          the device asked for is not there
+    │   ├── HardwareError          the requested device does not exist
     │   ├── OptionError            an option has a value outside its rule
     │   ├── OutputFolderError      the output folder is foreign, in use, or cannot be written
-    │   └── SurroundingsError      the system refuses something that is needed
-    ├── TrialError                 one trial ended badly where an answer was needed
+    │   └── SurroundingsError      the operating system refuses a resource
+    ├── TrialError                 a required trial failed
     │   ├── NothingFitsError       no policy fits below the memory limit
-    │   ├── FloorNotMetError       no size of the model keeps the throughput that was asked for
+    │   ├── FloorNotMetError       no size of the model keeps the requested throughput
     │   ├── NothingMeasuredError   the search ended without one usable measurement
-    │   ├── NothingPredictedError  a step cannot be followed without running it
-    │   └── PreferenceNotMetError  no point of the cost-latency frontier is within the limit that was asked for
+    │   ├── NothingPredictedError  a step cannot be traced without running it
+    │   └── PreferenceNotMetError  no point of the cost-latency frontier is within the requested limit
     └── DeviceOutOfMemoryError     live bytes rose above the memory limit (raised inside a trial)
 
 A message states the rule, then the value, then the fix.
@@ -61,7 +61,7 @@ class WorkloadError(UserError):
 
     Args:
         message: Rule, value and fix.
-        traceback_text: The user's own traceback (frames of momadvise removed), if code of theirs raised.
+        traceback_text: The user's own traceback (without frames of momadvise), if their code raised.
     """
 
     def __init__(self, message: str, traceback_text: str | None = None) -> None:
@@ -70,11 +70,11 @@ class WorkloadError(UserError):
 
 
 class FewerSamplesError(WorkloadError):
-    """A batch has fewer samples than were asked for: the data ends there.
+    """A batch has fewer samples than requested: the data ends there.
 
     Args:
-        asked: Samples that were asked for.
-        made: Samples that came.
+        asked: Samples requested.
+        made: Samples returned.
     """
 
     def __init__(self, asked: int, made: int) -> None:
@@ -95,7 +95,7 @@ class MethodRefusedError(UserError):
 
 
 class HardwareError(UserError):
-    """The device that was asked for does not exist or cannot be used."""
+    """The requested device does not exist or cannot be used."""
 
 
 class OptionError(UserError):
@@ -107,11 +107,11 @@ class OutputFolderError(UserError):
 
 
 class SurroundingsError(UserError):
-    """The system refuses something that is needed: a disk that is full, a folder that is gone, a limit of processes."""
+    """The operating system refuses a resource: full disk, missing folder, process limit."""
 
 
 class TrialError(MomadviseError):
-    """A trial whose answer was needed ended with another outcome than OK."""
+    """A required trial ended with an outcome other than OK."""
 
 
 class NothingFitsError(TrialError):
@@ -119,7 +119,7 @@ class NothingFitsError(TrialError):
 
 
 class FloorNotMetError(TrialError):
-    """No size of the model keeps the throughput that was asked for."""
+    """No size of the model keeps the requested throughput."""
 
 
 class NothingMeasuredError(TrialError):
@@ -127,11 +127,11 @@ class NothingMeasuredError(TrialError):
 
 
 class NothingPredictedError(TrialError):
-    """The memory of a policy cannot be predicted; the message says why, and that it can be measured."""
+    """The memory of a policy cannot be predicted; the message says why, and that it can still be measured."""
 
 
 class PreferenceNotMetError(TrialError):
-    """No measured policy is within the latency, cost or deadline that was asked for; the message says the best."""
+    """No measured policy is within the requested latency, cost or deadline; the message gives the best."""
 
 
 class DeviceOutOfMemoryError(MomadviseError):

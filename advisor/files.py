@@ -1,7 +1,7 @@
-"""Files that are whole at every moment, and folders that one process needs: what a dead one left, the next one clears.
+"""Atomic file writes, and per-process folders that later processes clean up after a crash.
 
-Every file that is replaced is written here. (Lines are added to the ledger and to logs where they are made, and SQLite
-and Optuna look after their own.)
+Every file that is replaced is written here. (The ledger and logs append lines themselves; SQLite and Optuna manage
+their own files.)
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _LEFT_FILE = re.compile(r"\.(?P<name>.+)\.(?P<place>[0-9a-f]{8})-(?P<process>[0-
 _LEFT_FOLDER = re.compile(r"momadvise-(?P<name>[a-z]+)-(?P<place>[0-9a-f]{8})-(?P<process>[0-9]+)-.+")
 
 _CLOCK_SECONDS = 5
-"""The beginning of a process and a file's time are read from clocks that may differ by a little."""
+"""The start of a process and a file's time come from clocks that may differ slightly."""
 
 
 def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    """Write a file so that at every moment, a crash or a full disk included, either the old or the new one is there.
+    """Write a file atomically: even after a crash or on a full disk, either the old or the new one exists.
 
     It is on disk before this returns.
 
     Args:
         path: The file; its folder exists.
-        content: Text is written as UTF-8; a function is given the file to write into.
+        content: Text, written as UTF-8, or a function that writes to the file it is given.
 
     Raises:
-        OSError: It could not be written, and names the file; the old one, if any, is untouched.
+        OSError: It could not be written; names the file. The old one, if any, is unmodified.
     """
     temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}.part")
     try:
@@ -65,7 +65,7 @@ def add_line(path: Path, line: bytes) -> None:
     """Add a line to a file, on disk before this returns.
 
     Raises:
-        OSError: It could not be written, and names the file, which may end in a part of the line.
+        OSError: It could not be written; names the file, which may end in a part of the line.
     """
     is_new = not path.exists()
     try:
@@ -84,20 +84,20 @@ def add_line(path: Path, line: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk, where the system can do that."""
+    """Flush a folder's entries to disk, where the system supports it."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError:  # some network file systems refuse it for folders, and keep their order without
+    except OSError:  # some network file systems refuse it for folders, and keep the order without it
         pass
     finally:
         os.close(descriptor)
 
 
 def set_aside(path: Path, word: str) -> Path:
-    """Rename a file to a name that is free, with a word in it that says why; its new path."""
+    """Rename a file to a free name that contains a word for the reason; returns its new path."""
     kept = path.with_stem(f"{path.stem}.{word}")
     number = 1
     while kept.exists():
@@ -108,13 +108,13 @@ def set_aside(path: Path, word: str) -> Path:
 
 
 def clear_left_files(folder: Path) -> None:
-    """Remove the halves of files that processes of this machine were writing into a folder when they were killed."""
+    """Remove partial files that killed processes of this machine left in a folder."""
     for path in folder.glob(".*.part"):
         _clear(path, _LEFT_FILE.fullmatch(path.name))
 
 
 class PrivateFolder:
-    """A folder that only this user can read, for as long as a block lasts. What dead processes left of those goes.
+    """A folder that only this user can read, for the duration of a block. Removes those of dead processes.
 
     Args:
         purpose: A lower-case word for its name.
@@ -139,7 +139,7 @@ class PrivateFolder:
 def _clear(path: Path, named: re.Match[str] | None) -> None:
     if named is None or named["place"] != _place():
         return
-    with contextlib.suppress(OSError):  # another process clears, too
+    with contextlib.suppress(OSError):  # another process may be cleaning up, too
         found = path.lstat()
         if found.st_uid != os.getuid() or not _is_gone(int(named["process"]), found.st_mtime):
             return
@@ -150,7 +150,7 @@ def _clear(path: Path, named: re.Match[str] | None) -> None:
 
 
 def _is_gone(process: int, written: float) -> bool:
-    """Whether the process that wrote something at that time has ended; its number may have been given away since."""
+    """Whether the process that wrote at that time has ended; its number may have been reused since."""
     try:
         found = psutil.Process(process)
         return found.status() == psutil.STATUS_ZOMBIE or found.create_time() > written + _CLOCK_SECONDS
@@ -160,14 +160,14 @@ def _is_gone(process: int, written: float) -> bool:
 
 @cache
 def _place() -> str:
-    """Where the numbers of processes mean what they mean here: this machine, and in it this container."""
+    """Identity of this machine and container, within which process numbers are comparable."""
     with contextlib.suppress(OSError):
         return hashlib.sha256(f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:8]
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def _refusal(error: BaseException) -> OSError | None:
-    """The system's own words, where a library has wrapped them."""
+    """The operating system's error, if a library has wrapped it."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen and isinstance(following, Exception):

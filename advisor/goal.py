@@ -1,4 +1,4 @@
-"""What the user wants, and what must stay fixed while we look for it."""
+"""The goal of a search, and the quantities that it keeps fixed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Fidelity(enum.Enum):
     """How far a method's training may differ from plain training, from least to most.
 
     ``EXACT``: bit-equal gradients. ``ROUNDING``: float sums in another order. ``PRECISION``: a lower float
-    format. ``LOSSY``: information is thrown away. ``MODEL``: what is learned changes.
+    format. ``LOSSY``: information is dropped. ``MODEL``: what is learned changes.
     """
 
     EXACT = "exact"
@@ -41,12 +41,12 @@ class Fidelity(enum.Enum):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an hour of one device costs.
+    """The price of an hour of one device.
 
     Attributes:
         usd_per_hour: US dollars per hour of one device.
-        source: Who says so: a document, or the option ``--price``.
-        date: Day of that figure, as its source states it.
+        source: Where the price comes from: a document, or the option ``--price``.
+        date: Date of the price, as its source states it.
     """
 
     usd_per_hour: float
@@ -58,10 +58,10 @@ class Preference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """``cheapest``: which point of the frontier to pick. At most one limit is set; without any it is the knee.
 
     Attributes:
-        max_latency_seconds: The cheapest point with at most so many seconds per iteration.
-        max_cost_usd: The fastest point with at most so many dollars per iteration (for all ``iterations``, if given).
-        deadline_seconds: The cheapest point that finishes ``iterations`` within so many seconds.
-        iterations: Iterations of the whole run, for which latency and cost are shown as well.
+        max_latency_seconds: Pick the cheapest point with at most this time per iteration.
+        max_cost_usd: Pick the fastest point with at most this cost per iteration (for all ``iterations``, if given).
+        deadline_seconds: Pick the cheapest point that finishes ``iterations`` within this time.
+        iterations: Iterations of the whole run, for which time and cost are also shown.
     """
 
     max_latency_seconds: float | None = None
@@ -74,8 +74,8 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """``bigger``: the throughput that a larger model must keep. Exactly one of the two is set.
 
     Attributes:
-        samples_per_second: In samples per second.
-        share_of_baseline: As a share of what plain training reaches at the model's own size.
+        samples_per_second: Absolute, in samples per second.
+        share_of_baseline: Relative to plain training at the model's own size.
     """
 
     samples_per_second: float | None = None
@@ -87,14 +87,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         kind: Which metric is optimized.
-        global_batch: Samples per optimizer step, when that must not change; ``None`` lets the batch vary.
+        global_batch: Samples per optimizer step, if fixed; ``None`` lets the batch vary.
         fidelity: The worst class of method that may win.
-        memory_limit_bytes: The most memory of one device that training may take (already less what this process
-            holds); what that leaves to each of several is :meth:`limit_on`.
-        shares_memory: Whether devices share that memory: processes on a CPU have the host's between them.
+        memory_limit_bytes: The most memory of one device that training may take (already less what this process holds);
+            :meth:`limit_on` gives the share of each of several.
+        shares_memory: Whether devices share that memory, as processes on a CPU do.
         gpu_counts: Numbers of devices that may train together, ascending.
         machines: How many machines have equal shares of several devices.
-        price: What an hour of one device costs, if known.
+        price: Price of an hour of one device, if known.
         usd_per_kilowatt_hour: Price of energy, if stated.
         preference: ``cheapest``: which point of the frontier to pick.
         floor: ``bigger``: the throughput to keep.
@@ -113,9 +113,9 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     shares_memory: bool = False
 
     def sharers(self, gpu_count: int) -> int:
-        """How many of the devices that train together share the memory of one: on a CPU, those of one machine."""
+        """How many devices that train together share one memory: on a CPU, those of one machine."""
         return -(-gpu_count // self.machines) if self.shares_memory else 1
 
     def limit_on(self, gpu_count: int) -> int:
-        """The most memory that each device may take when so many train together."""
+        """The most memory that each of ``count`` devices may take when they train together."""
         return self.memory_limit_bytes // self.sharers(gpu_count)

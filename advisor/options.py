@@ -1,7 +1,7 @@
-"""The table of options: what each is called, takes and means. Parser, help, request and library call follow it.
+"""The table of options, with names, values and meanings, for the parser, help, request and library call.
 
-The help shows ``meaning`` as it is, and so begins what the docstring of :func:`advisor.tune` says of the keyword. This
-module imports nothing that takes time: ``momadvise --help`` reads it.
+The help shows ``meaning`` unchanged, and the docstring of :func:`advisor.tune` begins each keyword with it. This module
+has no slow imports: ``momadvise --help`` reads it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Option(NamedTuple):
     """One option of the command.
 
     Attributes:
-        flag: As it is typed.
-        value: What stands for its value in the help; empty for a switch.
+        flag: The flag as typed.
+        value: Placeholder for its value in the help; empty for a switch.
         meaning: What it does, in a few words.
         kind: How its value is read.
-        default: Its value where none is given.
+        default: Its default value.
         choices: The only valid values, if they can be listed.
-        most: The largest valid count, where it is another than usual.
-        field: The field of the request that it fills, where that has another name; ``record.field`` for one below it.
+        most: The largest valid count, if not the usual one.
+        field: The field of the request that it sets, if named differently; ``record.field`` for a nested one.
         in_library: Whether it is a keyword of :func:`advisor.tune`.
     """
 

@@ -1,4 +1,4 @@
-"""Where the data files lie: beside the package in a checkout, inside it in an installed wheel."""
+"""Where the data files are: next to the package in a checkout, inside it in an installed wheel."""
 
 from __future__ import annotations
 

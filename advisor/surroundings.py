@@ -1,4 +1,4 @@
-"""Errors of the operating system, reported as what they are: a full disk, a missing permission, a limit."""
+"""User errors for failures of the operating system: a full disk, a missing permission, a limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_working_folder() -> None:
 
 
 def refused(error: OSError, output: Path | None = None) -> UserError:
-    """The error to raise in place of one of the operating system's.
+    """The error to raise in place of an ``OSError``.
 
     Args:
         error: The operating system's error.

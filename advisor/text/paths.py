@@ -1,4 +1,4 @@
-"""Paths that people type: whether they can be handed on to another process, into a file and to a screen."""
+"""Validate paths from the user: they must be usable in another process, in a file and on a screen."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["path_of"]
 
 
 def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> Path:
-    """The path that somebody means; nothing need be there.
+    """The path that the user means; it need not exist.
 
     Args:
-        text: What was given; ``~`` and ``~user`` are home folders.
-        what: Of which option, for the message.
-        error: What to raise.
+        text: The user's text; ``~`` and ``~user`` are home folders.
+        what: Name of the option, for the message.
+        error: Type of the error to raise.
 
     Raises:
-        UserError: It is no path, names a user who does not exist, is longer than the file system takes, or has bytes
-            that are not UTF-8 or control characters in it or in the folders above it.
+        UserError: It is not a path, names an unknown user, is too long for the file system, or it or its parent folders
+            contain control characters or bytes that are not UTF-8.
     """
     try:
         path = Path(text)
     except TypeError:
         raise error(f"{what} must be a path, but got {quoted(text)}. Give a text.") from None
     try:
-        path = path if "\0" in str(path) else path.expanduser()  # there is no user of such a name to look for
+        path = path if "\0" in str(path) else path.expanduser()  # no user has such a name
     except RuntimeError:
         raise error(
             f"{what} must begin with ~ only before the name of a user of this machine, but got {quoted(text)}. "
@@ -56,5 +56,5 @@ def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> 
 def _absolute(path: Path) -> str:
     try:
         return str(path.absolute())
-    except OSError:  # the working folder was deleted: what is to be written there will say so
+    except OSError:  # the working folder was deleted: writing there will report it
         return str(path)

@@ -1,4 +1,4 @@
-"""Text of the user's as it is shown: a name or an exception must not steer a terminal, nor fill it."""
+"""Make the user's text safe to show: a name or an exception must not control or flood a terminal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import unicodedata
 __all__ = ["printable", "quoted", "shown"]
 
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls, what changes the direction of writing and the like, lone surrogates, separators of lines."""
+"""Control and bidirectional formatting characters, lone surrogates, line separators."""
 
 _LONGEST = 120
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 
 
 def printable(text: str) -> str:
-    r"""A text with escapes for all that steers a terminal; line breaks and tabs stay.
+    r"""A text with terminal controls escaped; line breaks and tabs stay.
 
     Example:
         >>> printable("name\x1b[31m\nnext line")
@@ -32,7 +32,7 @@ def shown(value: object, longest: int = _LONGEST) -> str:
     r"""A value in a message: on one line, printable, and shortened in its middle.
 
     Args:
-        value: A text or a path as it is, anything else as Python writes it.
+        value: A text or a path is shown as it is, anything else by its ``repr``.
         longest: Most characters.
 
     Example:
@@ -49,7 +49,7 @@ def shown(value: object, longest: int = _LONGEST) -> str:
 
 
 def quoted(value: object) -> str:
-    r"""The same as Python writes it: a text in quotes.
+    r"""Like :func:`shown`, but by its ``repr``: a text is in quotes.
 
     Example:
         >>> quoted("two\nlines"), quoted(2.5)
@@ -63,7 +63,7 @@ def quoted(value: object) -> str:
 def _represented(value: object) -> str:
     try:
         return repr(value)
-    except (ValueError, RecursionError):  # Python writes no number of more than 4300 digits
+    except (ValueError, RecursionError):  # Python refuses to print numbers of more than 4300 digits
         return f"a {type(value).__name__} that is too long to be shown"
 
 

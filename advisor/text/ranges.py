@@ -1,4 +1,4 @@
-"""Numbers that people type or a launcher sets: whole ones and others, within bounds that everything after can take."""
+"""Validate numbers from the user or a launcher, within bounds that are safe for later arithmetic."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from advisor.text.printable import quoted
 __all__ = ["MOST", "check_above_zero", "digits", "whole", "whole_variable"]
 
 MOST = 10**9
-"""Of anything that is counted: policies, samples of a batch, seconds."""
+"""Limit for anything that is counted: policies, samples of a batch, seconds."""
 
 _LARGEST = 1e12
 _SMALLEST = 1e-12
-"""Products and quotients of a few of them are no infinities."""
+"""Products and quotients of a few of these stay finite."""
 
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def digits(text: str) -> int | None:
-    """The number that a text of digits is; ``None`` for any other, and for one that no machine word holds."""
+    """The number in a text of digits; ``None`` for any other text, or if it exceeds a machine word."""
     return int(text) if _DIGITS.fullmatch(text) else None
 
 
@@ -31,7 +31,7 @@ def whole(value: Any, name: str, *, least: int = 1, most: int = MOST, fix: str =
     """Check a whole number.
 
     Args:
-        value: What was given; a type of a library that stands for a whole number counts as one.
+        value: The given value; a library's integer type is accepted.
         name: Of the option, for the message.
         least: The smallest that is valid.
         most: The largest.

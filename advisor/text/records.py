@@ -1,7 +1,7 @@
-"""Records as JSON: the one place that reads back what may be damaged, and that writes what no encoding knows.
+"""Records as JSON, read with checks for damage and written with escapes for text that cannot be encoded.
 
-A file may have been cut, edited or overwritten, and a pipe written into by somebody else's code. Whatever is wrong with
-a record, it is damaged, and what that means is its reader's to say.
+A file may have been truncated, edited or overwritten, and other code may have written to a pipe. Any fault makes a
+record damaged; its reader decides what that means.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _T = TypeVar("_T")
 
 CountFromOne = Annotated[int, msgspec.Meta(ge=1)]
 AboveZero = Annotated[float, msgspec.Meta(gt=0)]
-"""Fields that are divided by: a record that has another value in one is damaged."""
+"""Fields used as divisors: a record with any other value in one is damaged."""
 
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{20}")
 _WHOLE = re.compile(rb"-?\d{20,}")
-"""Beyond 64 bits: nothing that is counted here comes near, and Python has no float for the longest of them."""
+"""Beyond 64 bits: no count here comes near, and the longest do not fit in a float."""
 
 
 class DamagedError(ValueError):
-    """What was read is no record of its kind."""
+    """The data is not a valid record of its type."""
 
 
 def encode_record(record: object) -> bytes:
-    """Write a record. Lone surrogates, which stand for bytes that are no UTF-8, become escapes in its texts."""
+    """Write a record. Lone surrogates, which stand for bytes that are not UTF-8, are escaped."""
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
@@ -50,12 +50,12 @@ def decode_record(data: bytes, kind: Any) -> Any:
     """Read a record.
 
     Args:
-        data: What was written.
-        kind: Its type.
+        data: The bytes written.
+        kind: Type of the record.
 
     Raises:
-        DamagedError: It is no JSON, or not of that type: text that is not UTF-8, numbers beyond 64 bits, brackets
-            without end and values that the type refuses included.
+        DamagedError: It is not JSON, or not of that type: also for text that is not UTF-8, numbers beyond 64 bits,
+            endless brackets and values that the type refuses.
     """
     try:
         record = msgspec.json.decode(data, type=kind)
@@ -67,7 +67,7 @@ def decode_record(data: bytes, kind: Any) -> Any:
 
 
 def read_record(path: Path, kind: type[_T]) -> _T | None:
-    """The record in a file; ``None`` if there is none that can be read and understood."""
+    """The record in a file; ``None`` if it is missing, unreadable or damaged."""
     try:
         return decode_record(path.read_bytes(), kind)
     except (OSError, DamagedError):

@@ -1,4 +1,4 @@
-"""Bytes, durations and rates, as people read and write them.
+"""Read and format bytes, durations and rates.
 
 One GiB is 2**30 bytes and one GB is 10**9 bytes; what we print is always binary (GiB, MiB), and says so.
 """
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MOST_BYTES = 2**60
-"""More than any device has, and a number that every file and message can hold."""
+"""More than any device has, and small enough for every file and message."""
 
 _BYTE_UNITS = {
     "": 1,
@@ -51,11 +51,11 @@ _BYTE_UNITS = {
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(h|ms|m|s)", re.IGNORECASE)
 _DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
-"""From the largest, as they may follow each other."""
+"""From the largest, in the order in which they may follow each other."""
 
 
 class Rounding(enum.Enum):
-    """Which way a shown figure may be off: one that the user is advised to set as a limit must not be too tight."""
+    """The direction in which to round a shown value: a suggested limit must not be too tight."""
 
     NEAREST = "nearest"
     UP = decimal.ROUND_CEILING
@@ -70,7 +70,7 @@ def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
         option: Name of the option, for the message.
 
     Raises:
-        OptionError: It is no positive amount with a known unit.
+        OptionError: It is not a positive amount with a known unit.
 
     Example:
         >>> parse_bytes("8GiB"), parse_bytes("8GB"), parse_bytes("1.5 MiB")
@@ -103,7 +103,7 @@ def parse_duration(text: str, *, option: str = "--time-limit") -> float:
         Seconds.
 
     Raises:
-        OptionError: It is no positive duration.
+        OptionError: It is not a positive duration.
 
     Example:
         >>> parse_duration("5m"), parse_duration("1h30m"), parse_duration("90"), parse_duration("200ms")
@@ -202,7 +202,7 @@ def format_joules(joules: float) -> str:
 
 
 def format_duration(seconds: float, rounding: Rounding = Rounding.NEAREST) -> str:
-    """A waiting time in whole seconds, as a clock in words.
+    """A duration in whole seconds.
 
     Example:
         >>> format_duration(42), format_duration(125), format_duration(5400)
@@ -221,7 +221,7 @@ def format_duration(seconds: float, rounding: Rounding = Rounding.NEAREST) -> st
 
 
 def format_percent(share: float) -> str:
-    """A share as a percentage with as many digits as mean something.
+    """A share as a percentage with its significant digits.
 
     Example:
         >>> format_percent(0.314), format_percent(0.0123), format_percent(0.00004), format_percent(0.0)
@@ -251,7 +251,7 @@ def format_spread(share: float) -> str:
 
 
 def format_times(value: float) -> str:
-    """How many times as fast something is.
+    """A speedup in words.
 
     Example:
         >>> format_times(1.666), format_times(1083.1)
@@ -261,7 +261,7 @@ def format_times(value: float) -> str:
 
 
 def format_times_spread(low: float, high: float, value: float) -> str:
-    """The interval of how many times as fast something is: its half-width, or both ends where that says little.
+    """The interval of a speedup: its half-width, or both ends if that is too wide.
 
     Example:
         >>> format_times_spread(1.8, 2.2, 2.0)
@@ -286,12 +286,12 @@ def format_count(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def format_many(count: int, noun: str, *, at_least: bool = False) -> str:
-    """A number that may be larger than anyone counts, with its noun.
+    """A number that may be very large, with its noun.
 
     Args:
         count: The number.
         noun: In the singular.
-        at_least: Whether it is only known that there are more.
+        at_least: Whether the number is only a lower bound.
 
     Example:
         >>> format_many(2300, "combination"), format_many(1_265_424_838_144, "combination")

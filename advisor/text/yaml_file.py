@@ -1,4 +1,4 @@
-"""YAML that people write: read as plain values, or refused in one line, whatever is in the file."""
+"""Read the user's YAML as plain values, or refuse it with a one-line message."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["read_yaml", "why_invalid"]
 
 _MOST_BYTES = 2**24
 _MOST_ENTRIES = 100_000
-"""Aliases counted each time: a few lines of them may stand for more than any memory holds, or for no end."""
+"""Most entries, with aliases counted each time: a few lines may expand beyond memory, or endlessly."""
 
 _LARGEST_NUMBER = 2**63
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, but that a date that does not exist, or a tag on something else, is an error in YAML as others are."""
+    """PyYAML's safe loader, with invalid dates and misplaced tags reported as YAML errors."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -37,12 +37,12 @@ def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
 
     Args:
         path: The file.
-        what: It is, for the message: ``"A policy file"``.
-        error: What to raise.
+        what: What the file is, for the message: ``"A policy file"``.
+        error: Type of the error to raise.
 
     Raises:
-        UserError: It cannot be read, is no YAML, or holds what no such file needs: numbers beyond 64 bits, text that is
-            no Unicode, or entries without end.
+        UserError: It cannot be read, is not YAML, or holds invalid values: numbers beyond 64 bits, text that is not
+            Unicode, or endless entries.
     """
     where = shown(path)
     try:
@@ -69,7 +69,7 @@ def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
 
 
 def why_invalid(reason: msgspec.ValidationError, content: Any) -> str:
-    """What is wrong with a content, with the value that is.
+    """What is wrong with the content, including the invalid value.
 
     Args:
         reason: Raised where it was converted.
@@ -90,7 +90,7 @@ def why_invalid(reason: msgspec.ValidationError, content: Any) -> str:
 
 
 def _unusable(content: Any) -> str:
-    """What no file needs, if it is there."""
+    """A description of a value that no such file needs, if there is one."""
     count, waiting = 0, [content]
     while waiting:
         value = waiting.pop()

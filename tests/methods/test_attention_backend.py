@@ -111,7 +111,7 @@ def test_attention_inside_torchs_own_module_is_computed_by_the_kernel_too() -> N
         training.step(torch.randn(2, 4, 16))
     training.close()
     assert kernels.plain == 1
-    assert training.notes == []  # what happens inside is not seen, so nothing is said of it
+    assert training.notes == []  # calls inside are not seen, so there is no note
 
 
 def test_it_is_judged_by_the_hardware_and_by_what_the_model_calls() -> None:

@@ -82,10 +82,10 @@ def test_fake_parameters_are_laid_out_without_memory() -> None:
         assert lies_last(training.model.blocks[1].conv.weight)
 
 
-def test_it_does_not_apply_without_convolutions_or_where_parameters_are_sliced() -> None:
+def test_it_does_not_apply_without_convolutions_or_where_parameters_are_sharded() -> None:
     assert "no convolution" in judge([CHANNELS_LAST], facts=facts_of("gpt2"), hardware=cpu()).reason
     sliced = use("fsdp", reshard=True, mixed_precision="none", offload=False)
-    assert "slices parameters" in str(conflict_between([CHANNELS_LAST, sliced]))
+    assert "shards parameters" in str(conflict_between([CHANNELS_LAST, sliced]))
 
 
 @pytest.mark.parametrize("kind", [nn.ConvTranspose2d, nn.ConvTranspose3d])
@@ -122,5 +122,5 @@ def test_a_fused_optimizer_goes_on_from_moments_that_lay_otherwise(saved: list[A
 
 
 def test_an_optimizer_that_would_undo_the_layout_is_refused() -> None:
-    with pytest.raises(MethodRefusedError, match="usual order again"):
+    with pytest.raises(MethodRefusedError, match="returns every weight that it updates to the usual layout"):
         apply_uses(training_of("convnet"), [CHANNELS_LAST, use("adam_8bit")])

@@ -112,7 +112,7 @@ def test_a_model_without_linear_layers_is_refused_before_a_trial_and_in_it() -> 
 
 
 def test_the_output_layer_of_a_language_model_keeps_its_format() -> None:
-    """Its sizes would do; GPT-2 has no other linear layer, so that nothing is changed, which is said."""
+    """Its sizes would fit; GPT-2 has no other linear layer, so nothing changes, and a note says so."""
     plain = training_of("gpt2")
     apply_uses(plain, [TENSORWISE])
     assert type(plain.model.lm_head) is nn.Linear

@@ -201,7 +201,7 @@ class TestRefusals:
         assert "CPU" in judge([ON_HOST], facts=None, hardware=cpu()).reason
 
     @pytest.mark.parametrize(("free", "fits"), [(4 * 4000 * 5 // 4, True), (4 * 4000 * 5 // 4 - 1, False)])
-    def test_a_host_that_cannot_hold_it_is_told_the_figures(self, free: int, fits: bool) -> None:
+    def test_a_host_that_cannot_hold_it_is_told_how_much_memory_is_needed(self, free: int, fits: bool) -> None:
         """4000 bytes of trained parameters, as much of gradients and twice as much of moments, in 80 %."""
         facts = facts_of("convnet", parameter_count=2000, trainable_parameter_count=1000, parameter_bytes=8000)
         verdict = judge([ON_HOST], facts=facts, hardware=msgspec.structs.replace(gpu((8, 0)), host_free_bytes=free))

@@ -1,4 +1,4 @@
-"""The loss: where it is found, and what is said when it cannot be used."""
+"""The loss: where it is found, and the error when it cannot be used."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_what_gaps_of_changing_batches_hold_goes_back_once_it_is_half_again_what
 def test_a_large_batch_after_small_ones_takes_no_page_anew_in_each_of_its_steps(
     in_a_process: InAProcess, between: int
 ) -> None:
-    """Trap: held against what the small one needs, the large one's memory went back after each of its steps."""
+    """Trap: compared with the small one's needs, the large one's memory was given back after each of its steps."""
     faults = in_a_process(
         f"""
         training = Training(model(), compute_loss=loss)

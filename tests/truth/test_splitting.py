@@ -1,4 +1,4 @@
-"""Training on micro-batches is training on the batch, or it is said that it is not: for everything in the catalogue."""
+"""Training on micro-batches equals training on the batch, or is reported as different: for the whole catalogue."""
 
 from __future__ import annotations
 

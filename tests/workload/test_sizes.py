@@ -1,4 +1,4 @@
-"""Sizes of a workload: their combinations, who takes which argument, and what is said when there are none."""
+"""Sizes of a workload: their combinations, which function takes which argument, and the error when there are none."""
 
 from pathlib import Path
 from typing import Any
