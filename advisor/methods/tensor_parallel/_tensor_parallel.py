@@ -1,0 +1,134 @@
+"""A model whose blocks are sliced among the processes of a group, as a training uses it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from advisor.methods.tensor_parallel._derivation import Derivation
+from advisor.methods.tensor_parallel._own_masks import OwnDraws
+from advisor.methods.tensor_parallel._plan import Slice
+from advisor.methods.tensor_parallel._ranks import ProcessRanks
+from advisor.methods.tensor_parallel._region_calls import Tokens
+from advisor.methods.tensor_parallel._sequence_edges import put_edges
+from advisor.methods.tensor_parallel._sliced_state import SlicedState
+from advisor.methods.tensor_parallel._slicing import slice_block
+from advisor.training.unsaved import Unsaved
+
+__all__ = ["TensorParallel"]
+
+
+class TensorParallel(Unsaved):
+    """The blocks of one model, sliced in place. All ranks of the group must be given the same batches.
+
+    Parameters, buffers and the random numbers of the CPU become those of the group's first rank. Methods that wrap
+    blocks, optimizers and data parallelism come afterwards and see plain local parameters.
+
+    Args:
+        model: The whole model, on any device.
+        blocks: Its blocks, as the derivation was given them.
+        derivation: How to slice them.
+        group: The tensor-parallel group, of as many ranks as the derivation's degree.
+        sequence: Also split the tokens between regions.
+        device: Where the model will compute.
+
+    Attributes:
+        slices: Plain name of each sliced parameter -> its slice.
+        state: Gathers and loads states.
+
+    Raises:
+        MethodRefusedError: The derivation refuses.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Sequence[nn.Module],
+        derivation: Derivation,
+        group: dist.ProcessGroup,
+        *,
+        sequence: bool = False,
+        device: torch.device | None = None,
+    ) -> None:
+        derivation.require(sequence=sequence)
+        ranks = ProcessRanks(group)
+        assert ranks.size == derivation.degree, "the plans are for as many ranks as there are"
+        _agree(model, group)
+        self._group = group
+        self._draws = OwnDraws(ranks.rank, device or torch.device("cpu"))
+        self._calls = []
+        self.slices: dict[str, Slice] = {}
+        self._partial: list[nn.Parameter] = []
+        names = {id(module): name for name, module in model.named_modules()}
+        for block, plan in zip(blocks, derivation.plans, strict=True):
+            prefix = f"{names[id(block)]}."
+            self.slices |= {f"{prefix}{name}": part for name, part in plan.slices.items()}
+            self._calls += slice_block(
+                block,
+                plan.regions,
+                ranks,
+                tokens=Tokens(derivation.token_dim, derivation.dims) if sequence else None,
+                draws=None if sequence else self._draws,
+            )
+            self._partial += [
+                parameter
+                for name, parameter in block.named_parameters()
+                if name not in plan.slices and (sequence or name in plan.partial)
+            ]
+        if sequence:
+            put_edges(model, blocks, derivation.runs, ranks, self._draws)
+        self.state = SlicedState(self.slices, group)
+        self._sliced = [parameter for name, parameter in model.named_parameters() if _plain(name) in self.slices]
+
+    def complete_gradients(self) -> None:
+        """Sum what each rank has a part of. Once a step, after the last backward pass and before gradients are used."""
+        gradients = [parameter.grad for parameter in self._partial if parameter.grad is not None]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            alike = [gradient for gradient in gradients if gradient.dtype == dtype]
+            sent = torch.cat([gradient.flatten() for gradient in alike])
+            dist.all_reduce(sent, group=self._group)
+            for gradient, summed in zip(alike, torch.split(sent, [each.numel() for each in alike]), strict=True):
+                gradient.copy_(summed.view_as(gradient))
+
+    def clip_grad_norm(self, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+        """Clip complete gradients by their norm over the whole model, and return the norm that they had."""
+        known = {id(parameter) for parameter in self._sliced}
+        sliced = [one.grad for one in parameters if one.grad is not None and id(one) in known]
+        whole = [one.grad for one in parameters if one.grad is not None and id(one) not in known]
+        square = torch.nn.utils.get_total_norm(sliced).square()
+        dist.all_reduce(square, group=self._group)
+        norm = (square + torch.nn.utils.get_total_norm(whole).square()).sqrt()
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        return norm
+
+    @contextlib.contextmanager
+    def forward_context(self) -> Generator[None, None, None]:
+        """Around every forward pass: one that fails leaves nothing behind, neither own random numbers nor tensors."""
+        for calls in self._calls:
+            calls.reset()
+        try:
+            yield
+        except BaseException:
+            self._draws.abandon()
+            raise
+
+
+def _agree(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give every rank what the first one has: ranks may have drawn other parameters, and must draw the same masks."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        own = tensor.detach()
+        sent = own.contiguous()
+        dist.broadcast(sent, group=group, group_src=0)
+        if sent is not own:
+            own.copy_(sent)
+    numbers = torch.get_rng_state()
+    dist.broadcast(numbers, group=group, group_src=0)
+    torch.set_rng_state(numbers)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_checkpoint_wrapped_module.", "")
