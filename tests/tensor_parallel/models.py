@@ -11,34 +11,56 @@ from torch import nn
 VOCABULARY, HIDDEN, HEADS = 96, 32, 4
 
 
+class Dropout(nn.Module):
+    """Keeps a mask of one byte an element, as on a GPU; ``nn.Dropout`` on a CPU keeps one in the number format."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.native_dropout(values, self.share, True)[0] if self.training and self.share else values
+
+
+class Core(nn.Module):
+    """Causal attention of heads, with a dropout on its probabilities."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.register_buffer("future", torch.ones(64, 64, dtype=torch.bool).triu(1), persistent=False)
+
+    def forward(self, packed: torch.Tensor) -> torch.Tensor:
+        query, key, value = packed.permute(2, 0, 3, 1, 4)
+        scores = query @ key.transpose(-1, -2) / packed.size(-1) ** 0.5
+        future = self.future[: packed.size(1), : packed.size(1)]
+        shares = self.dropout(scores.masked_fill(future, -torch.inf).softmax(-1))
+        return (shares @ value).transpose(1, 2).flatten(2)
+
+
 class Attention(nn.Module):
-    """Causal attention with a packed projection and a dropout on its probabilities."""
+    """Attention with a packed projection."""
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.size = heads, hidden // heads
         self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.core = Core(dropout)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         samples, tokens, _ = hidden.shape
-        packed = self.qkv(hidden).view(samples, tokens, 3, self.heads, self.size)
-        query, key, value = packed.permute(2, 0, 3, 1, 4)
-        scores = query @ key.transpose(-1, -2) / self.size**0.5
-        future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-        shares = self.dropout(scores.masked_fill(future, -torch.inf).softmax(-1))
-        return self.out((shares @ value).transpose(1, 2).reshape(samples, tokens, self.heads * self.size))
+        return self.out(self.core(self.qkv(hidden).view(samples, tokens, 3, self.heads, self.size)))
 
 
 class Block(nn.Module):
     """A block as people write it, with its attention in a module and its MLP without one."""
 
-    def __init__(self, hidden: int = HIDDEN, heads: int = HEADS, dropout: float = 0.0) -> None:
+    def __init__(self, hidden: int = HIDDEN, heads: int = HEADS, dropout: float = 0.0, inner: float = 0.0) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.attention = Attention(hidden, heads, dropout)
         self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
-        self.inner, self.after = nn.Dropout(dropout), nn.Dropout(dropout)
+        self.inner, self.after = Dropout(inner), Dropout(dropout)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden + self.after(self.attention(self.norm1(hidden)))
@@ -46,23 +68,26 @@ class Block(nn.Module):
 
 
 class InlineBlock(nn.Module):
-    """Attention without a module of its own: it reads the number of tokens from what the block is given."""
+    """Attention without a module of its own: it reads the number of tokens from what the block is given.
 
-    def __init__(self, guess_heads: bool = False) -> None:
+    Args:
+        guess: Derive every other size from what is there, so that no shape tells when the number is wrong.
+    """
+
+    def __init__(self, guess: bool = False) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(HIDDEN)
-        self.guess_heads = guess_heads
+        self.guess = guess
         self.heads, self.size = HEADS, HIDDEN // HEADS
-        self.q, self.k, self.v, self.out = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
+        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         samples, tokens, _ = hidden.shape
-        read, heads = self.norm(hidden), -1 if self.guess_heads else self.heads
-        query, key, value = (
-            each(read).view(samples, tokens, heads, self.size).transpose(1, 2) for each in (self.q, self.k, self.v)
-        )
-        found = nn.functional.scaled_dot_product_attention(query, key, value)
-        return hidden + self.out(found.transpose(1, 2).reshape(samples, tokens, -1))
+        parts = self.qkv(self.norm(hidden)).chunk(3, -1)
+        heads = -1 if self.guess else self.heads
+        query, key, value = (each.reshape(samples, tokens, heads, self.size).transpose(1, 2) for each in parts)
+        found = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        return hidden + self.out(found.reshape(parts[0].shape) if self.guess else found.flatten(2))
 
 
 class Model(nn.Module):
@@ -71,7 +96,7 @@ class Model(nn.Module):
     def __init__(self, block: Callable[[], nn.Module], layers: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(block() for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCABULARY, bias=False)
 
@@ -83,7 +108,7 @@ class Model(nn.Module):
 
 
 def by_hand(dropout: float = 0.0) -> nn.Module:
-    return Model(lambda: Block(dropout=dropout), dropout=dropout)
+    return Model(lambda: Block(dropout=dropout, inner=dropout), dropout=dropout)
 
 
 def _gpt2(dropout: float = 0.0) -> nn.Module:
@@ -164,7 +189,7 @@ _GROUPED = {"num_key_value_heads": 2, "intermediate_size": 64}
 BUILD: dict[str, Callable[[], nn.Module]] = {
     "by hand": by_hand,
     "inline": lambda: Model(InlineBlock),
-    "inline, guessing": lambda: Model(lambda: InlineBlock(guess_heads=True)),
+    "inline, guessing": lambda: Model(lambda: InlineBlock(guess=True)),
     "gpt2": _gpt2,
     "llama": lambda: _decoder("Llama", **_GROUPED),
     "neox": lambda: _decoder("GPTNeoX", intermediate_size=64),
@@ -179,9 +204,12 @@ BUILD: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def build(kind: str) -> nn.Module:
+DROPPING: dict[str, Callable[[float], nn.Module]] = {"by hand": by_hand, "gpt2": _gpt2, "opt": _opt, "bert": _bert}
+
+
+def build(kind: str, dropout: float = 0.0) -> nn.Module:
     torch.manual_seed(0)
-    return BUILD[kind]()
+    return DROPPING[kind](dropout) if dropout else BUILD[kind]()
 
 
 def tokens(samples: int = 2, length: int = 16) -> torch.Tensor:

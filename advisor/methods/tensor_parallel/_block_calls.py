@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from advisor.training.block_call import BlockCall
-from advisor.training.structure import unwrapped
 
-__all__ = ["Call", "Calls", "calls_of", "first_tensor", "replaced_first", "structure_key", "undisturbed"]
+__all__ = ["Call", "Calls", "calls_of", "first_tensor", "replaced_first", "structure_keys", "undisturbed"]
 
 
 @dataclass(frozen=True)
@@ -119,27 +118,40 @@ def replaced_first(output: Any, hidden: torch.Tensor) -> Any:
     return hidden
 
 
-def structure_key(block: nn.Module, number: int) -> Hashable:
-    """What two blocks have in common that slicing cannot tell apart; their own number in the model does not count."""
-    return tuple(
+def structure_keys(blocks: Sequence[nn.Module]) -> list[Hashable]:
+    """For each block what slicing can tell apart: classes, shapes of parameters, plain attributes.
+
+    An attribute that counts up by one from each block of a class to the next (``layer_idx``) is left out.
+    """
+    plain = [_plain_attributes(block) for block in blocks]
+    of_class: dict[type, list[int]] = {}
+    for number, block in enumerate(blocks):
+        of_class.setdefault(type(block), []).append(number)
+    running: dict[type, set[tuple[str, str]]] = {}
+    for kind, numbers in of_class.items():
+        held = [plain[number] for number in numbers]
+        running[kind] = {
+            place
+            for place, first in held[0].items()
+            if type(first) is int and [one.get(place) for one in held] == list(range(first, first + len(held)))
+        }
+    return [
         (
-            name,
-            type(module),
-            tuple(
-                (key, tuple(each.shape), each.dtype, each.requires_grad)
-                for key, each in module._parameters.items()
-                if each is not None
-            ),
-            tuple(
-                (key, value)
-                for key, value in sorted(vars(module).items())
-                if type(value) in (int, bool, float, str)
-                and key != "training"
-                and not (type(value) is int and value == number)
-            ),
+            tuple((name, type(module)) for name, module in block.named_modules()),
+            tuple((name, tuple(one.shape), one.dtype, one.requires_grad) for name, one in block.named_parameters()),
+            tuple((place, value) for place, value in values.items() if place not in running[type(block)]),
         )
+        for block, values in zip(blocks, plain, strict=True)
+    ]
+
+
+def _plain_attributes(block: nn.Module) -> dict[tuple[str, str], Any]:
+    return {
+        (name, key): value
         for name, module in block.named_modules()
-    )
+        for key, value in sorted(vars(module).items())
+        if type(value) in (int, bool, float, str) and key != "training"
+    }
 
 
 class _Watch:
@@ -152,7 +164,7 @@ class _Watch:
         self._counts = [0] * len(blocks)
         self._returned: list[torch.Tensor | None] = [None] * len(blocks)
         self._outputs: dict[Hashable, Any] = {}
-        self._keys = [structure_key(unwrapped(block), number) for number, block in enumerate(blocks)]
+        self._keys = structure_keys(blocks)
 
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.tensor_parallel._block_calls import Call, Calls, calls_of, structure_key, undisturbed
+from advisor.methods.tensor_parallel._block_calls import Call, Calls, calls_of, structure_keys, undisturbed
 from advisor.methods.tensor_parallel._dependencies import Dependencies
 from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.methods.tensor_parallel._plan import BlockPlan, Region
@@ -82,11 +82,11 @@ def derive(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Modu
     plans: list[BlockPlan] = []
     known: dict[Hashable, BlockPlan] = {}
     with undisturbed(model):
-        for number, (block, call) in enumerate(zip(blocks, calls.of_block, strict=True)):
+        for block, call, structure in zip(blocks, calls.of_block, structure_keys(blocks), strict=True):
             if call is None:
                 plans.append(BlockPlan((), reasons=("a block is not called on a tensor in a forward pass",)))
                 continue
-            key = structure_key(block, number), _call_key(call), bool(_names_of(block, tied))
+            key = structure, _call_key(call), tuple(sorted(_names_of(block, tied)))
             if key not in known:
                 known[key] = _plan(block, call, degree, _names_of(block, tied))
             plans.append(known[key])

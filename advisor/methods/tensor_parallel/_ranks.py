@@ -21,9 +21,13 @@ _PATIENCE_SECONDS = 120.0
 
 COLLECTIVES = frozenset(
     getattr(torch.ops._c10d_functional, name).default
-    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor")
+    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 )
-"""Operators that communicate. Selective checkpointing must save what they return, or they run again."""
+"""Operators that communicate. Selective checkpointing must save what they return, or they run again.
+
+Waiting for what was saved is done already; that it runs again costs nothing, and saving it would keep gathered tensors
+that a policy wants to gather again.
+"""
 
 
 class Ranks(Unsaved, abc.ABC):
