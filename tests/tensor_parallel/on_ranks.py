@@ -24,6 +24,7 @@ from advisor.methods.tensor_parallel._ranks import COLLECTIVES, ProcessRanks
 from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._tensor_parallel import TensorParallel
+from advisor.methods.tensor_parallel._vocabulary_loss import vocabulary_loss
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_attention, find_blocks
 from tests.distributed.models import movement_error
@@ -348,6 +349,41 @@ def block_bytes() -> dict[str, float]:
     return found
 
 
+def with_vocabulary() -> dict[str, Any]:
+    """One step with embedding and output layer sliced by rows, with the model's own loss and with the sliced one."""
+    found = {}
+    for kind, own_loss, sequence in itertools.product(("gpt2", "llama"), (True, False), (False, True)):
+        run, plain, model = loss_of(kind), build(kind), build(kind)
+        expected = run(plain)
+        expected.backward()
+        blocks = find_blocks(model)
+        derivation = derive(model, blocks, run, dist.get_world_size())
+        weights = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+        parallel = TensorParallel(model, blocks, derivation, dist.group.WORLD, sequence=sequence, vocabulary=weights)
+        if own_loss:
+            loss = run(model)
+        else:
+            given = tokens()
+            targets = nn.functional.pad(given, (0, 1), value=-100)[..., 1:]
+            hidden = model.base_model(input_ids=given).last_hidden_state
+            head = model.get_output_embeddings()
+            loss = vocabulary_loss(hidden, head.weight, head.bias, targets, parallel.ranks)
+        loss.backward()
+        parallel.complete_gradients()
+        errors = gradient_errors(model, parallel, plain)
+        state = parallel.state.gather_state(model)
+        found[f"{kind}, own_loss={own_loss}, sequence={sequence}"] = {
+            "loss": relative(loss.detach(), expected.detach()),
+            "gradients": max(errors.values(), default=0.0),
+            "state": max(
+                (relative(state[name], each) for name, each in plain.state_dict().items() if state), default=0.0
+            ),
+            "tied": model.get_input_embeddings().weight is model.get_output_embeddings().weight,
+            "rows": model.get_input_embeddings().weight.size(0),
+        }
+    return found
+
+
 def on_two() -> dict[str, Any]:
     return {
         "steps": steps(KINDS),
@@ -358,6 +394,7 @@ def on_two() -> dict[str, Any]:
         "trained": tried(trained),
         "refused tokens": tried(refused_tokens),
         "bytes": tried(block_bytes),
+        "vocabulary": tried(with_vocabulary),
     }
 
 

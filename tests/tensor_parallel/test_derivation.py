@@ -12,8 +12,10 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel import _derivation
 from advisor.methods.tensor_parallel._derivation import Derivation, derive
+from advisor.methods.tensor_parallel._ranks import in_threads
+from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
 from advisor.training.structure import find_blocks
-from tests.tensor_parallel.models import HIDDEN, Block, InlineBlock, Model, build, loss_of, tokens
+from tests.tensor_parallel.models import HIDDEN, VOCABULARY, Block, InlineBlock, Model, build, loss_of, tokens
 
 
 def derived(kind: str, degree: int = 2) -> Derivation:
@@ -232,3 +234,17 @@ def test_dead_features_are_sliced_all_the_same() -> None:
             return hidden + self.down(self.up(hidden).relu())
 
     assert derived_from(Dead).plans[0].whole_share < 0.02
+
+
+def test_a_vocabulary_that_ranks_cannot_share_is_refused() -> None:
+    model = Model(Block)
+    refused = in_threads(5, lambda ranks: _refusal(model, model.embedding.weight, ranks))
+    assert all(f"there are {VOCABULARY} and 5 ranks; pad the vocabulary" in each for each in refused)
+    held = in_threads(2, lambda ranks: _refusal(model, model.norm.weight, ranks))
+    assert all("norm is a LayerNorm" in each for each in held)
+
+
+def _refusal(model: nn.Module, weight: nn.Parameter, ranks: Any) -> str:
+    with pytest.raises(MethodRefusedError) as refused:
+        slice_vocabulary(model, [weight], ranks)
+    return str(refused.value)

@@ -11,6 +11,7 @@ import torch
 from advisor.methods.tensor_parallel._ranks import in_threads
 from tests.distributed.ranks import Launcher
 from tests.tensor_parallel import on_ranks
+from tests.tensor_parallel.models import VOCABULARY
 from tests.tensor_parallel.on_ranks import KINDS, KINDS_ON_FOUR, LENGTH, MANY, SAMPLES, WIDTH
 
 _SBH = SAMPLES * LENGTH * WIDTH
@@ -163,6 +164,16 @@ def test_a_state_of_four_ranks_loads_on_two_and_data_parallel_training_goes_arou
         assert found["state"] == 0.0
         assert found["plain"] == 0.0
     assert 0.0 < four[0]["degrees"]["ddp"] < 2e-6
+
+
+def test_a_sliced_vocabulary_trains_alike_and_tied_weights_stay_tied(two: list[dict[str, Any]]) -> None:
+    assert len(two[0]["vocabulary"]) == 8
+    for name, found in two[0]["vocabulary"].items():
+        assert found["loss"] < 1e-6, name
+        assert 0.0 < found["gradients"] < 2e-6, name
+        assert found["state"] == 0.0, name
+        assert found["tied"] == name.startswith("gpt2"), name
+        assert found["rows"] == VOCABULARY // 2, name
 
 
 FORMULAS = {

@@ -47,6 +47,10 @@ class Ranks(Unsaved, abc.ABC):
         """The sum over all ranks."""
 
     @abc.abstractmethod
+    def largest(self, own: torch.Tensor) -> torch.Tensor:
+        """The largest over all ranks, element by element."""
+
+    @abc.abstractmethod
     def gathered(self, own: torch.Tensor, dim: int) -> torch.Tensor:
         """The parts of all ranks, one after the other, contiguous in memory."""
 
@@ -86,6 +90,10 @@ class ProcessRanks(Ranks):
     def summed(self, own: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks."""
         return _waited(functional.all_reduce(own.contiguous(), "sum", self.group))
+
+    def largest(self, own: torch.Tensor) -> torch.Tensor:
+        """The largest over all ranks."""
+        return _waited(functional.all_reduce(own.contiguous(), "max", self.group))
 
     def gathered(self, own: torch.Tensor, dim: int) -> torch.Tensor:
         """The parts of all ranks."""
@@ -128,6 +136,9 @@ class _ThreadRanks(Ranks):
 
     def summed(self, own: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._table.exchanged(self.rank, own)).sum(0)
+
+    def largest(self, own: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self._table.exchanged(self.rank, own)).amax(0)
 
     def gathered(self, own: torch.Tensor, dim: int) -> torch.Tensor:
         return torch.cat(self._table.exchanged(self.rank, own), dim)

@@ -17,6 +17,7 @@ from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._sequence_edges import put_edges
 from advisor.methods.tensor_parallel._sliced_state import SlicedState
 from advisor.methods.tensor_parallel._slicing import slice_block
+from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
 from advisor.training.unsaved import Unsaved
 
 __all__ = ["TensorParallel"]
@@ -34,11 +35,13 @@ class TensorParallel(Unsaved):
         derivation: How to slice them.
         group: The tensor-parallel group, of as many ranks as the derivation's degree.
         sequence: Also split the tokens between regions.
+        vocabulary: Weights of embeddings and output layers whose rows are sliced too.
         device: Where the model will compute.
 
     Attributes:
         slices: Plain name of each sliced parameter -> its slice.
         state: Gathers and loads states.
+        ranks: The ranks of the group.
 
     Raises:
         MethodRefusedError: The derivation refuses.
@@ -52,12 +55,14 @@ class TensorParallel(Unsaved):
         group: dist.ProcessGroup,
         *,
         sequence: bool = False,
+        vocabulary: Sequence[nn.Parameter] = (),
         device: torch.device | None = None,
     ) -> None:
         derivation.require(sequence=sequence)
         ranks = ProcessRanks(group)
         assert ranks.size == derivation.degree, "the plans are for as many ranks as there are"
         _agree(model, group)
+        self.ranks = ranks
         self._group = group
         self._draws = OwnDraws(ranks.rank, device or torch.device("cpu"))
         self._calls = []
@@ -79,6 +84,8 @@ class TensorParallel(Unsaved):
                 for name, parameter in block.named_parameters()
                 if name not in plan.slices and (sequence or name in plan.partial)
             ]
+        if vocabulary:
+            self.slices |= slice_vocabulary(model, vocabulary, ranks)
         if sequence:
             put_edges(model, blocks, derivation.runs, ranks, self._draws)
         self.state = SlicedState(self.slices, group)
