@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,6 +27,7 @@ from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._tensor_parallel import TensorParallel
 from advisor.methods.tensor_parallel._vocabulary_loss import vocabulary_loss
+from advisor.training.distribution import plain_names
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_attention, find_blocks
 from tests.distributed.models import movement_error
@@ -279,6 +282,34 @@ def refused_tokens() -> dict[str, Any]:
     return {"said": said}
 
 
+def mixed() -> dict[str, float]:
+    """Gradients under autocast against those in float32, of one process and of the ranks; and after a deep copy."""
+    run, whole = loss_of("llama"), build("llama")
+    run(whole).backward()
+    wanted = {name: one.grad for name, one in whole.named_parameters()}
+    found = {}
+    for sequence in (False, True):
+        plain, model = build("llama"), build("llama")
+        parallel = sliced(model, run, sequence=sequence)
+        for each in (plain, model):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = run(each)
+            loss.backward()
+        parallel.complete_gradients()
+        ours = {name: parallel.state.whole(name, one) for name, one in plain_gradients(model).items()}
+        if dist.get_rank() == 0:
+            for label, other in (("ranks", ours), ("one process", plain_gradients(plain))):
+                errors = [relative(other[name], each) for name, each in wanted.items()]
+                found[f"{label}, sequence={sequence}"] = max(errors)
+        copied = copy.deepcopy(model)
+        model.zero_grad()
+        copied.zero_grad()
+        run(copied).backward()
+        assert all(one.grad is None for one in model.parameters())
+        parallel.state.load_state(copied, _sent(parallel.state.gather_state(copied)))
+    return found
+
+
 class Live(TorchDispatchMode):
     """Which of the tensors made inside are still alive."""
 
@@ -349,6 +380,18 @@ def block_bytes() -> dict[str, float]:
     return found
 
 
+def different_plans() -> dict[str, str]:
+    """A rank whose plans are those of another model; what each hears."""
+    kinds = ("gpt2", "by hand") if dist.get_rank() else ("gpt2", "gpt2")
+    model, of = (build(kind) for kind in kinds)
+    derivation = derive(of, find_blocks(of), loss_of(kinds[1]), 2)
+    try:
+        TensorParallel(model, find_blocks(model), derivation, dist.group.WORLD)
+    except MethodRefusedError as error:
+        return {"said": str(error)}
+    return {"said": ""}
+
+
 def with_vocabulary() -> dict[str, Any]:
     """One step with embedding and output layer sliced by rows, with the model's own loss and with the sliced one."""
     found = {}
@@ -395,6 +438,8 @@ def on_two() -> dict[str, Any]:
         "refused tokens": tried(refused_tokens),
         "bytes": tried(block_bytes),
         "vocabulary": tried(with_vocabulary),
+        "mixed": tried(mixed),
+        "different plans": tried(different_plans),
     }
 
 
@@ -421,7 +466,35 @@ def degrees() -> dict[str, Any]:
     run(wrapped).backward()
     of_two.complete_gradients()
     found = gradient_errors(other, of_two, plain)
-    return {**errors, "ddp": max(found.values(), default=0.0)}
+    return {**errors, "ddp": max(found.values(), default=0.0), "fsdp": _fully_sharded(run)}
+
+
+def _fully_sharded(run: Callable[[nn.Module], torch.Tensor]) -> float:
+    """How far a fused step is off that fully_shard makes over pairs of tensor-parallel ranks."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    plain, model = build("gpt2"), build("gpt2")
+    blocks = find_blocks(model)
+    parallel = TensorParallel(model, blocks, derive(model, blocks, run, 2), mesh["tensor"].get_group(), sequence=True)
+    local = {name: part.indices[parallel.ranks.rank] for name, part in parallel.slices.items()}
+    for block in blocks:
+        fully_shard(block, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-2, eps=1e-3, fused=True) for each in (plain, model)]
+    run(plain).backward()
+    run(model).backward()
+    parallel.complete_gradients()
+    for optimizer in optimizers:
+        optimizer.step()
+    moved = wrong = 0.0
+    begin = build("gpt2").state_dict()
+    expected = plain.state_dict()
+    for name, parameter in plain_names(dict(model.named_parameters())).items():
+        whole, start, end = parameter.full_tensor(), begin[name], expected[name]
+        if name in local:
+            start, end = (each.index_select(parallel.slices[name].dim, local[name]) for each in (start, end))
+        wrong += float((whole - end).square().sum())
+        moved += float((end - start).square().sum())
+    return (wrong / moved) ** 0.5
 
 
 def on_four() -> dict[str, Any]:

@@ -179,6 +179,23 @@ def test_the_model_is_left_as_it_was(kind: str) -> None:
         assert same, name
 
 
+def test_what_a_forward_pass_writes_and_draws_is_undone() -> None:
+    class Writing(Model):
+        def __init__(self) -> None:
+            super().__init__(Block)
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            self.calls.add_(1)
+            return super().forward(given) + 0 * torch.rand(1)
+
+    model = Writing()
+    before = _everything(model)
+    derive(model, list(model.blocks), lambda model: model(tokens()), 2)
+    assert torch.equal(before["random numbers"], torch.get_rng_state())
+    assert float(model.calls) == 0.0
+
+
 def _everything(model: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {"random numbers": torch.get_rng_state()}
     for name, module in model.named_modules():

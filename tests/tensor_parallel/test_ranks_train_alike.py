@@ -155,6 +155,11 @@ def test_a_number_of_tokens_that_ranks_cannot_share_is_an_error_and_the_next_bat
         assert "17 tokens and 2 ranks" in bad
 
 
+def test_ranks_with_different_plans_are_told_and_do_not_wait_for_each_other(two: list[dict[str, Any]]) -> None:
+    for rank in two:
+        assert "must find the same way to slice the model" in rank["different plans"]["said"]
+
+
 def test_a_state_of_four_ranks_loads_on_two_and_data_parallel_training_goes_around_them(
     four: list[dict[str, Any]],
 ) -> None:
@@ -163,7 +168,15 @@ def test_a_state_of_four_ranks_loads_on_two_and_data_parallel_training_goes_arou
         assert not isinstance(found, str), found
         assert found["state"] == 0.0
         assert found["plain"] == 0.0
+        assert 0.0 < found["fsdp"] < 1e-5
     assert 0.0 < four[0]["degrees"]["ddp"] < 2e-6
+
+
+def test_under_autocast_ranks_are_no_farther_from_float32_than_one_process(two: list[dict[str, Any]]) -> None:
+    found = two[0]["mixed"]
+    assert not isinstance(found, str), found
+    for sequence in (False, True):
+        assert found[f"ranks, sequence={sequence}"] < 1.5 * found[f"one process, sequence={sequence}"]
 
 
 def test_a_sliced_vocabulary_trains_alike_and_tied_weights_stay_tied(two: list[dict[str, Any]]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
+from advisor.methods.tensor_parallel._agreement import agree
 from advisor.methods.tensor_parallel._derivation import Derivation
 from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._plan import Slice
@@ -26,7 +28,7 @@ __all__ = ["TensorParallel"]
 class TensorParallel(Unsaved):
     """The blocks of one model, sliced in place. All ranks of the group must be given the same batches.
 
-    Parameters, buffers and the random numbers of the CPU become those of the group's first rank. Methods that wrap
+    Parameters, buffers and the random numbers become those of the group's first rank. Methods that wrap
     blocks, optimizers and data parallelism come afterwards and see plain local parameters.
 
     Args:
@@ -61,13 +63,15 @@ class TensorParallel(Unsaved):
         derivation.require(sequence=sequence)
         ranks = ProcessRanks(group)
         assert ranks.size == derivation.degree, "the plans are for as many ranks as there are"
-        _agree(model, group)
+        device = device or torch.device("cpu")
+        agree(model, derivation, group, device)
         self.ranks = ranks
         self._group = group
-        self._draws = OwnDraws(ranks.rank, device or torch.device("cpu"))
+        self._draws = OwnDraws(ranks.rank, device)
         self._calls = []
         self.slices: dict[str, Slice] = {}
-        self._partial: list[nn.Parameter] = []
+        # Where parameters are held, not the parameters: fully_shard puts others in their places.
+        self._partial: dict[tuple[nn.Module, str], None] = {}
         names = {id(module): name for name, module in model.named_modules()}
         for block, plan in zip(blocks, derivation.plans, strict=True):
             prefix = f"{names[id(block)]}."
@@ -79,21 +83,25 @@ class TensorParallel(Unsaved):
                 tokens=Tokens(derivation.token_dim, derivation.dims) if sequence else None,
                 draws=None if sequence else self._draws,
             )
-            self._partial += [
-                parameter
-                for name, parameter in block.named_parameters()
+            self._partial |= {
+                (block.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]): None
+                for name, _ in block.named_parameters()
                 if name not in plan.slices and (sequence or name in plan.partial)
-            ]
+            }
         if vocabulary:
             self.slices |= slice_vocabulary(model, vocabulary, ranks)
         if sequence:
             put_edges(model, blocks, derivation.runs, ranks, self._draws)
         self.state = SlicedState(self.slices, group)
-        self._sliced = [parameter for name, parameter in model.named_parameters() if _plain(name) in self.slices]
+        self._sliced = [
+            (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
+            for name, _ in model.named_parameters()
+            if name.replace("_checkpoint_wrapped_module.", "") in self.slices
+        ]
 
     def complete_gradients(self) -> None:
         """Sum what each rank has a part of. Once a step, after the last backward pass and before gradients are used."""
-        gradients = [parameter.grad for parameter in self._partial if parameter.grad is not None]
+        gradients = [_local(parameter.grad) for parameter in _held(self._partial) if parameter.grad is not None]
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             alike = [gradient for gradient in gradients if gradient.dtype == dtype]
             sent = torch.cat([gradient.flatten() for gradient in alike])
@@ -103,12 +111,11 @@ class TensorParallel(Unsaved):
 
     def clip_grad_norm(self, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
         """Clip complete gradients by their norm over the whole model, and return the norm that they had."""
-        known = {id(parameter) for parameter in self._sliced}
-        sliced = [one.grad for one in parameters if one.grad is not None and id(one) in known]
-        whole = [one.grad for one in parameters if one.grad is not None and id(one) not in known]
-        square = torch.nn.utils.get_total_norm(sliced).square()
+        known = {id(parameter) for parameter in _held(self._sliced)}
+        square = _square_norm([one.grad for one in parameters if one.grad is not None and id(one) in known])
         dist.all_reduce(square, group=self._group)
-        norm = (square + torch.nn.utils.get_total_norm(whole).square()).sqrt()
+        square += _square_norm([one.grad for one in parameters if one.grad is not None and id(one) not in known])
+        norm = square.sqrt()
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
         return norm
 
@@ -124,18 +131,17 @@ class TensorParallel(Unsaved):
             raise
 
 
-def _agree(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give every rank what the first one has: ranks may have drawn other parameters, and must draw the same masks."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        own = tensor.detach()
-        sent = own.contiguous()
-        dist.broadcast(sent, group=group, group_src=0)
-        if sent is not own:
-            own.copy_(sent)
-    numbers = torch.get_rng_state()
-    dist.broadcast(numbers, group=group, group_src=0)
-    torch.set_rng_state(numbers)
+def _held(places: Iterable[tuple[nn.Module, str]]) -> list[nn.Parameter]:
+    """The parameters that modules hold now, each once."""
+    found = [module._parameters[name] for module, name in places]
+    return list({id(one): one for one in found if one is not None}.values())
 
 
-def _plain(name: str) -> str:
-    return name.replace("_checkpoint_wrapped_module.", "")
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    """What of a gradient is on this process; it can be written to."""
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def _square_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return (norm.full_tensor() if isinstance(norm, DTensor) else norm).square()
