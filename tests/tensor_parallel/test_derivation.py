@@ -152,6 +152,31 @@ def test_a_sequence_is_not_split_between_blocks_whose_outputs_something_else_use
         found.require(sequence=True)
 
 
+def test_a_loss_on_what_routers_return_is_refused_for_a_sequence_alone() -> None:
+    model = build("mixtral")
+    model.config.output_router_logits = True
+    found = derive(model, find_blocks(model), loss_of("mixtral"), 2)
+    found.require(sequence=False)
+    with pytest.raises(MethodRefusedError, match="uses what a block returns or computes"):
+        found.require(sequence=True)
+
+
+def test_a_loss_on_what_a_region_computes_is_refused() -> None:
+    class Penalized(Model):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            seen: list[torch.Tensor] = []
+            hook = self.blocks[0].attention.core.register_forward_hook(lambda *call: seen.append(call[-1]))
+            loss = super().forward(given)
+            hook.remove()
+            return loss + seen[0].square().mean()
+
+    model = Penalized(Block)
+    found = derive(model, list(model.blocks), lambda model: model(tokens()), 2)
+    assert not any(plan.regions for plan in found.plans)
+    with pytest.raises(MethodRefusedError, match=r"attention\.qkv: the loss uses what they compute"):
+        found.require(sequence=False)
+
+
 def test_a_sequence_is_split_only_between_blocks_that_follow_on_each_other() -> None:
     class Pausing(Model):
         def forward(self, given: torch.Tensor) -> torch.Tensor:

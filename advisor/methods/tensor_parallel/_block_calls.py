@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.training.block_call import BlockCall
 
 __all__ = ["Call", "Calls", "calls_of", "first_tensor", "replaced_first", "structure_keys", "undisturbed"]
@@ -35,10 +36,7 @@ class Call:
     def run(self, block: Callable[..., Any], hidden: torch.Tensor) -> torch.Tensor:
         """What a block returns for hidden states: its first tensor."""
         args, kwargs = copy.deepcopy((self.args, self.kwargs))  # A cache would grow.
-        if isinstance(self.place, int):
-            args = (hidden, *args[1:])
-        else:
-            kwargs[self.place] = hidden
+        args, kwargs = _with_hidden(args, kwargs, self.place, hidden)
         returned = first_tensor(block(*args, **kwargs))
         assert returned is not None, "calls_of refuses blocks that return no tensor"
         return returned
@@ -51,13 +49,14 @@ class Calls:
     Attributes:
         of_block: The first call of each block; ``None`` where it was not called, or not on a tensor.
         follows: Whether each block is called once, on the very tensor that the block before it returned.
-        used_elsewhere: Whether something else than the next block uses what a block returns to it.
-        returns_same_shape: Whether each block returns hidden states of the shape that it was given.
+        used_elsewhere: Whether something else than the next block uses what a block returns or computes.
+        used_inside: Names in a block of the linear layers of whose outputs something else uses what was made.
     """
 
     of_block: list[Call | None]
     follows: list[bool]
     used_elsewhere: bool = False
+    used_inside: set[str] = field(default_factory=set)
 
     @property
     def runs(self) -> list[range]:
@@ -70,8 +69,8 @@ class Calls:
 def calls_of(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Module], Any]) -> Calls:
     """Run a model once and see how it calls its blocks. It is left as it was.
 
-    Of blocks that are alike only the first computes; the others hand on what they are given. Blocks record no
-    gradient, but the code between and after them does: it shows what else depends on what a block returns.
+    Of blocks that are alike only the first computes; the others hand on what they are given. What a block returns is
+    cut out of the graph: gradients then show what else depends on it, or on what a block computes inside.
 
     Args:
         model: The model.
@@ -79,10 +78,11 @@ def calls_of(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Mo
         run: Runs the model on a batch and returns its loss, or its outputs.
     """
     watch = _Watch(blocks)
-    with undisturbed(model), watch.watching(), torch.enable_grad():
-        outputs = run(model)
-    calls = Calls(watch.calls, watch.follows)
-    calls.used_elsewhere = watch.used_elsewhere(outputs)
+    with undisturbed(model), torch.enable_grad():
+        with watch.watching():
+            outputs = run(model)
+        calls = Calls(watch.calls, watch.follows)
+        calls.used_elsewhere, calls.used_inside = watch.uses(outputs)
     return calls
 
 
@@ -145,6 +145,14 @@ def structure_keys(blocks: Sequence[nn.Module]) -> list[Hashable]:
     ]
 
 
+def _with_hidden(
+    args: tuple[Any, ...], kwargs: dict[str, Any], place: int | str, hidden: torch.Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(place, int):
+        return (hidden, *args[1:]), kwargs
+    return args, {**kwargs, place: hidden}
+
+
 def _plain_attributes(block: nn.Module) -> dict[tuple[str, str], Any]:
     return {
         (name, key): value
@@ -164,6 +172,8 @@ class _Watch:
         self._counts = [0] * len(blocks)
         self._returned: list[torch.Tensor | None] = [None] * len(blocks)
         self._outputs: dict[Hashable, Any] = {}
+        self._given: dict[int, torch.Tensor] = {}
+        self._cuts: list[tuple[str, torch.Tensor]] = []
         self._keys = structure_keys(blocks)
 
     @contextlib.contextmanager
@@ -207,7 +217,12 @@ class _Watch:
         key = self._keys[number], hidden.shape, tuple(sorted(kwargs)), len(args)
         output = self._outputs.get(key)
         if output is None:
-            with torch.no_grad():
+            given = hidden.detach().requires_grad_()
+            self._given[number] = given
+            call = self.calls[number]
+            assert call is not None, "it was noted just before"
+            args, kwargs = _with_hidden(args, kwargs, call.place, given.clone())
+            with self._cutting(self._blocks[number]):
                 output = forward(*args, **kwargs)
             found = first_tensor(output)
             if found is None:
@@ -220,21 +235,54 @@ class _Watch:
         self._returned[number] = leaf
         return replaced_first(output, leaf)
 
-    def used_elsewhere(self, outputs: Any) -> bool:
-        """Whether the outputs depend on what a block returned that is followed by another, except through that."""
-        leaves = [
+    @contextlib.contextmanager
+    def _cutting(self, block: nn.Module) -> Generator[None, None, None]:
+        """Cut the outputs of linear layers out of the graph: what depends on one directly then has a gradient."""
+
+        def cut(name: str) -> Any:
+            def hook(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+                leaf = output.detach().requires_grad_()
+                self._cuts.append((name, leaf))
+                return leaf.clone()
+
+            return hook
+
+        linears = [(name, module) for name, module in block.named_modules() if is_linear(module)]
+        hooks = [module.register_forward_hook(cut(name)) for name, module in linears]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def uses(self, outputs: Any) -> tuple[bool, set[str]]:
+        """What the outputs depend on besides the last block of a run.
+
+        Returns:
+            Whether they depend on what a block returned that another block follows on, or on what was computed inside
+            of a block, except through what it returns; and the names in a block of the linear layers whose outputs
+            the latter was made of, with no other linear layer in between.
+        """
+        loss = getattr(outputs, "loss", None)
+        found = [loss] if isinstance(loss, torch.Tensor) else torch.utils._pytree.tree_leaves(outputs)
+        found = [each for each in found if isinstance(each, torch.Tensor) and each.requires_grad]
+        if not found:
+            return False, set()
+        returned = [
             leaf for number, leaf in enumerate(self._returned[:-1]) if leaf is not None and self.follows[number + 1]
         ]
-        found = [each for each in torch.utils._pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
-        loss = getattr(outputs, "loss", None)
-        if isinstance(loss, torch.Tensor):
-            found = [loss]
-        found = [each for each in found if each.requires_grad]
-        if not found or not leaves:
-            return False
-        total = sum(each.float().sum() for each in found)
-        gradients = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
-        return any(gradient is not None for gradient in gradients)
+        given = list(self._given.values())
+        parameters = [one for number in self._given for one in self._blocks[number].parameters() if one.requires_grad]
+        cuts = [leaf for _, leaf in self._cuts]
+        leaves = [*cuts, *returned, *given, *parameters]
+        if not leaves:
+            return False, set()
+        total = torch.stack([each.float().sum() for each in found]).sum()
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+        names = {
+            name for (name, _), gradient in zip(self._cuts, gradients[: len(cuts)], strict=True) if gradient is not None
+        }
+        return any(gradient is not None for gradient in gradients), names
 
 
 class _Signature(nn.Module):

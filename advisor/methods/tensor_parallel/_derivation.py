@@ -80,6 +80,7 @@ def derive(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Modu
     calls = calls_of(model, blocks, run)
     tied = _tied(model)
     plans: list[BlockPlan] = []
+    used = calls.used_inside
     known: dict[Hashable, BlockPlan] = {}
     with undisturbed(model):
         for block, call, structure in zip(blocks, calls.of_block, structure_keys(blocks), strict=True):
@@ -88,7 +89,7 @@ def derive(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Modu
                 continue
             key = structure, _call_key(call), tuple(sorted(_names_of(block, tied)))
             if key not in known:
-                known[key] = _plan(block, call, degree, _names_of(block, tied))
+                known[key] = _unless_used(_plan(block, call, degree, _names_of(block, tied)), block, used)
             plans.append(known[key])
     counts = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     whole = sum(plan.whole_share * count for plan, count in zip(plans, counts, strict=True))
@@ -107,7 +108,7 @@ def derive(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Modu
 
 def _no_sequence(calls: Calls, plans: Sequence[BlockPlan]) -> str:
     if calls.used_elsewhere:
-        return "something else than the next block uses what a block returns"
+        return "something else than the next block uses what a block returns or computes"
     return next((plan.no_sequence for plan in plans if plan.no_sequence), "")
 
 
@@ -152,6 +153,17 @@ def _plan(block: nn.Module, call: Call, degree: int, tied: set[str]) -> BlockPla
         _reasons(block, refused, set(slices)),
         no_sequence,
     )
+
+
+def _unless_used(plan: BlockPlan, block: nn.Module, used: set[str]) -> BlockPlan:
+    """No plan where the loss uses what a region would compute a share of."""
+    names = sorted(used & {name for region in plan.regions for name in region.entries})
+    if not names:
+        return plan
+    reason = (
+        f"{type(block).__name__}'s {', '.join(names)}: the loss uses what they compute besides what the block returns"
+    )
+    return BlockPlan((), reasons=(*plan.reasons, reason), no_sequence="no linear layer of a block is sliced")
 
 
 def _with_sequence(whole: Whole, regions: list[Region], degree: int) -> tuple[list[Region], str]:
