@@ -264,6 +264,17 @@ def test_blocks_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatc
     assert len(looked) == 2
 
 
+def test_frozen_parameters_change_nothing() -> None:
+    model = Model(Block)
+    for block in model.blocks:
+        block.attention.qkv.weight.requires_grad_(False)
+        block.down.requires_grad_(False)
+        block.norm1.requires_grad_(False)
+    found = derive(model, list(model.blocks), lambda model: model(tokens()), 2)
+    found.require(sequence=True)
+    assert found.whole_share < 0.03
+
+
 def test_dead_features_are_sliced_all_the_same() -> None:
     class Dead(nn.Module):
         def __init__(self) -> None:

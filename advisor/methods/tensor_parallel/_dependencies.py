@@ -56,21 +56,14 @@ class Dependencies:
         self.linears: list[LinearCall] = []
         self.twice: set[str] = set()
         copied = replica(block)
-        self._parameters = {name: one for name, one in copied.named_parameters() if one.is_floating_point()}
-        frozen = [one for one in self._parameters.values() if not one.requires_grad]
+        self._parameters = {name: one for name, one in copied.named_parameters() if one.requires_grad}
         for name, module in copied.named_modules():
             if is_linear(module):
                 module.register_forward_hook(self._cut(name))
             elif name:
                 module.register_forward_hook(self._seen(name), with_kwargs=True)
-        try:
-            for one in frozen:
-                one.requires_grad_(True)
-            with torch.enable_grad():
-                call.run(copied, self._hidden)
-        finally:
-            for one in frozen:
-                one.requires_grad_(False)
+        with torch.enable_grad():
+            call.run(copied, self._hidden)
         self.linears = [one for one in self.linears if one.name not in self.twice]
 
     def of(
@@ -91,7 +84,7 @@ class Dependencies:
         ]
 
     def parameters_of(self, values: torch.Tensor) -> list[str]:
-        """Names of the parameters on which a tensor depends directly."""
+        """Names of the trained parameters on which a tensor depends directly."""
         weights = torch.randn(values.shape, generator=self._generator).to(values.dtype)
         gradients = self._gradients(values, weights, list(self._parameters.values()))
         return [
@@ -121,7 +114,7 @@ class Dependencies:
     def _gradients(
         self, values: torch.Tensor, weights: torch.Tensor, leaves: list[torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
-        if not values.requires_grad:
+        if not values.requires_grad or not leaves:
             return (None,) * len(leaves)
         return torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True)
 

@@ -121,8 +121,8 @@ def _plan(block: nn.Module, call: Call, degree: int, tied: set[str]) -> BlockPla
     regions: list[Region] = []
     refused = dict(found.refused)
     for region in found.regions:
-        names = {*region.entries, region.exit}
-        if names & tied:
+        names = (*region.entries, region.exit)
+        if tied.intersection(names):
             refused |= dict.fromkeys(names, "its weight is tied to another module's")
             continue
         first_reason = ""

@@ -39,7 +39,7 @@ def find_regions(dependencies: Dependencies, degree: int) -> Found:
     """
     found = Found()
     taken: set[str] = set()
-    for name in dependencies.twice:
+    for name in sorted(dependencies.twice):
         found.refused[name] = "it is called more than once in a block"
     for number, leaving in enumerate(dependencies.linears):
         before = dependencies.linears[:number]
