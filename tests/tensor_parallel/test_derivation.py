@@ -264,6 +264,13 @@ def test_blocks_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatc
     assert len(looked) == 2
 
 
+def test_a_block_that_evaluates_past_its_own_layers_is_sliced_so_that_it_does_not() -> None:
+    """The derivation compares outputs without gradients, too: torch's encoder layer then takes another path."""
+    found = derived_from(lambda: nn.TransformerEncoderLayer(HIDDEN, 4, 64, batch_first=True))
+    assert [region.exit for region in found.plans[0].regions] == ["linear2"]
+    assert 0.4 < found.whole_share < 0.6
+
+
 def test_frozen_parameters_change_nothing() -> None:
     model = Model(Block)
     for block in model.blocks:

@@ -115,6 +115,9 @@ def rehearse_block(whole: Whole, regions: Sequence[Region], degree: int, *, sequ
                 raise ValueError(f"a rank's output has shape {list(output.shape)}, not {list(weights.shape)}")
             if not all(each.only_entries_read for each in made):
                 raise ValueError("something else than linear layers reads the gathered tokens")
+            with torch.no_grad():  # Some modules then take another path, past their own linear layers.
+                if not _close(call.run(copied, hidden.detach()), output.detach()):
+                    raise ValueError("without gradients the sliced block computes something else")
             return _outcome(copied, hidden, output, weights)
 
     try:

@@ -33,6 +33,8 @@ class SlicedLinear(nn.Module):
         self.weight = _part(layer.weight, weight, rank)
         self.bias = None if layer.bias is None else _part(layer.bias, bias, rank)
         outputs, inputs = sliced_dims(self.transposed)
+        # nn.TransformerEncoderLayer evaluates past its layers, with their weights, unless one of them has a hook.
+        self.register_forward_pre_hook(_nothing)
         self.out_features, self.in_features = self.weight.size(outputs), self.weight.size(inputs)
 
     def extra_repr(self) -> str:
@@ -66,6 +68,10 @@ class ExitLinear(SlicedLinear):
         own = product(inputs, self.weight, None, transposed=self.transposed)
         outputs = self.calls.leave(own, training=self.training)
         return outputs if self.bias is None else outputs + self.bias.to(outputs.dtype)
+
+
+def _nothing(module: nn.Module, args: object) -> None:
+    """A hook that is only there to be seen."""
 
 
 def _part(parameter: torch.Tensor | nn.Module, part: Slice | None, rank: int) -> nn.Parameter:
