@@ -1,0 +1,172 @@
+"""What the modules of one region share while it is called: what its entries read, and whose masks are drawn."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from advisor.methods.tensor_parallel._entry_product import GatheredAgain
+from advisor.methods.tensor_parallel._own_masks import OwnDraws
+from advisor.methods.tensor_parallel._ranks import Ranks
+from advisor.methods.tensor_parallel._region_functions import Enter, Gather, Leave, ScatterSum
+from advisor.training.unsaved import Unsaved
+
+__all__ = ["Entered", "GatherAround", "RegionCalls", "Tokens"]
+
+
+class Tokens:
+    """Which dimension is split where a sequence is.
+
+    Args:
+        dim: That of the tokens in what blocks are given.
+        dims: How many dimensions that has; a tensor with fewer has samples and tokens flattened into the first.
+    """
+
+    def __init__(self, dim: int, dims: int) -> None:
+        self._dim = dim
+        self._dims = dims
+
+    @classmethod
+    def of(cls, hidden: torch.Tensor) -> Tokens:
+        """Those of what a block is given: its second dimension, or the first of two."""
+        return cls(1 if hidden.dim() > 2 else 0, hidden.dim())
+
+    def dim(self, tensor: torch.Tensor) -> int:
+        """The dimension to split or to gather of a tensor."""
+        return self._dim if tensor.dim() == self._dims else 0
+
+
+class Entered:
+    """What one tensor became that entries read.
+
+    Args:
+        source: The tensor as it was.
+        whole: What the entries are to compute with.
+        own: This rank's part of it; ``None`` where the sequence is not split.
+        again: Gathers it in the backward pass.
+    """
+
+    def __init__(
+        self, source: torch.Tensor, whole: torch.Tensor, own: torch.Tensor | None, again: GatheredAgain | None
+    ) -> None:
+        self._source = weakref.ref(source)
+        self.whole = whole
+        self.own = own
+        self.again = again
+
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is the one that was entered."""
+        return self._source() is tensor
+
+    def is_whole(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is the gathered one, in this or another shape."""
+        same = tensor is self.whole or tensor._base is self.whole
+        return same and tensor.numel() == self.whole.numel() and tensor.size(-1) == self.whole.size(-1)
+
+
+class RegionCalls(Unsaved):
+    """One region as it is called.
+
+    Args:
+        ranks: The ranks that share it.
+        entries: How many entries it has.
+        tokens: How the sequence is split outside of it; ``None`` where it is not.
+        around: Whether a module around the entries gathers for them.
+        draws: Draws own masks inside; ``None`` where something outside does.
+    """
+
+    def __init__(
+        self, ranks: Ranks, entries: int, tokens: Tokens | None, *, around: bool, draws: OwnDraws | None
+    ) -> None:
+        self._ranks = ranks
+        self._entries = entries
+        self._tokens = tokens
+        self._around = around
+        self._draws = draws
+        self._called = 0
+        self._entered: Entered | None = None
+        self.only_entries_read = True
+
+    @property
+    def parked(self) -> torch.Generator | None:
+        """The generator that recomputation must put back."""
+        return None if self._draws is None else self._draws.parked
+
+    def around(self, hidden: torch.Tensor) -> torch.Tensor:
+        """All tokens, for a module around the entries."""
+        self._called = 0
+        self._entered = self._gathered(hidden)
+        return self._entered.whole
+
+    def enter(self, inputs: torch.Tensor, *, training: bool) -> tuple[torch.Tensor, Entered | None]:
+        """What an entry is to read, and what it is to keep in its place if its input was gathered."""
+        if self._called == 0 and training and self._draws is not None:
+            self._draws.start()
+        self._called += 1
+        if self._around:
+            found = self._entered
+            if found is not None and not found.is_whole(inputs):
+                self.only_entries_read = False
+                found = None
+            whole = inputs
+        else:
+            found = self._entered
+            if found is None or not found.is_of(inputs):
+                found = self._entered = self._gathered(inputs)
+            whole = found.whole
+        if self._called >= self._entries:
+            self.reset()
+        return whole, found
+
+    def leave(self, own: torch.Tensor, *, training: bool) -> torch.Tensor:
+        """The sum of what the ranks' exits computed: all of it, or the own tokens."""
+        if training and self._draws is not None:
+            self._draws.stop()
+        left: torch.Tensor = (
+            Leave.apply(own, self._ranks)  # type: ignore[no-untyped-call]
+            if self._tokens is None
+            else ScatterSum.apply(own, self._tokens.dim(own), self._ranks)  # type: ignore[no-untyped-call]
+        )
+        return left
+
+    def reset(self) -> None:
+        """Nothing is left over from a call, whole or broken off."""
+        self._called = 0
+        self._entered = None
+
+    def _gathered(self, hidden: torch.Tensor) -> Entered:
+        if self._tokens is None:
+            entered = Enter.apply(hidden, self._ranks)  # type: ignore[no-untyped-call]
+            return Entered(hidden, entered, None, None)
+        dim = self._tokens.dim(hidden)
+        own = hidden
+        if torch.is_autocast_enabled(hidden.device.type):  # As the entries would cast it: half as much to send.
+            own = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+        whole = Gather.apply(own, dim, self._ranks)  # type: ignore[no-untyped-call]
+        return Entered(hidden, whole, own, GatheredAgain(self._ranks, dim))
+
+
+class GatherAround(Unsaved):
+    """A forward pre-hook that gathers the tokens for a module around a region's entries.
+
+    Args:
+        calls: The region.
+        places: Which arguments are the hidden states: positions and keywords.
+    """
+
+    def __init__(self, calls: RegionCalls, places: tuple[int | str, ...]) -> None:
+        self._calls = calls
+        self._places = places
+
+    def __call__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments with all tokens."""
+        whole = None
+        positional, named = list(args), dict(kwargs)
+        for place in self._places:
+            holder: Any = positional if isinstance(place, int) else named
+            if whole is None:
+                whole = self._calls.around(holder[place])
+            holder[place] = whole
+        return tuple(positional), named
