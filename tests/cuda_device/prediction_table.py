@@ -22,11 +22,11 @@ import torch
 from advisor.errors import MethodRefusedError
 from advisor.hardware.detect import detect_hardware
 from advisor.policy.policy import Policy
-from advisor.trial.spec import TrialSpec
-from advisor.trial.worker import timed
+from advisor.trial.spec import PredictTrial, TimeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals
 from advisor.trial.worker.predicting import predict
+from advisor.trial.worker.timed_steps import Limits, measured
 from benchmarks import allocator_prediction as table
 from benchmarks.allocator_prediction import Case
 from tests.cuda_device.machine import Machine
@@ -83,27 +83,27 @@ def _rows(model: str) -> Iterator[Case]:
             )
 
 
-def _measured(spec: TrialSpec) -> tuple[int, int]:
+def _measured(spec: TimeTrial) -> tuple[int, int]:
     """Peaks of allocated and reserved bytes; nothing of an earlier row is on the device."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
-    bench = _bench(msgspec.structs.replace(spec, measure_seconds=0.01))
+    bench = Bench(spec, lambda _: None, _refusals(spec))
     with bench.meter() as meter, bench.training(spec.policy) as training:
-        memory = timed.measure(bench, meter, training).measurement.memory
+        memory = measured(bench, meter, training, spec.policy, Limits(seconds=0.01)).measurement.memory
     assert memory.peak_reserved_bytes is not None
     return memory.peak_allocated_bytes, memory.peak_reserved_bytes
 
 
-def _predicted(spec: TrialSpec, policy: Policy) -> tuple[int, int] | None:
-    prediction, _, why_not = predict(_bench(spec))
-    assert prediction is not None, why_not
-    return table.predicted(prediction, policy)
+def _predicted(spec: PredictTrial, policy: Policy) -> tuple[int, int] | None:
+    result = predict(Bench(spec, lambda _: None, _refusals(spec)))
+    assert result.prediction is not None, result.reason
+    return table.predicted(result.prediction, policy)
 
 
-def _bench(spec: TrialSpec) -> Bench:
-    return Bench(spec, lambda _: None, AllocatorRefusals(torch.device(spec.device)))
+def _refusals(spec: TimeTrial | PredictTrial) -> AllocatorRefusals:
+    return AllocatorRefusals(torch.device(spec.device))
 
 
 if __name__ == "__main__":

@@ -68,4 +68,4 @@ def test_the_table_is_for_people(tuned: tuple[Path, subprocess.CompletedProcess[
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert "baseline" in again.stdout
-    assert "nothing was run" in " ".join(again.stdout.split())
+    assert "and reused: nothing has changed since" in " ".join(again.stdout.split())

@@ -15,7 +15,7 @@ from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.result import TrialResult
+from advisor.trial.result import SizeResult, TimedResult, TrialResult
 from advisor.trial.spec import (
     ConfirmTrial,
     CountTrial,
@@ -141,7 +141,10 @@ def test_a_library_that_got_no_memory_and_says_something_else_is_seen_through(
 
 
 def measured(result: TrialResult) -> bool:
-    return result.measurement is not None or (result.sizing is not None and bool(result.sizing.points))
+    if isinstance(result, SizeResult):
+        return result.sizing is not None and bool(result.sizing.points)
+    assert isinstance(result, TimedResult), result
+    return result.measurement is not None
 
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")

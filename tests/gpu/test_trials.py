@@ -59,9 +59,9 @@ def test_the_meters_figures_agree_with_the_allocator_and_with_each_other(cuda: t
         memory.forward_peak_bytes, memory.backward_peak_bytes, memory.optimizer_peak_bytes
     )
     assert memory.allocation_retries == 0
-    assert meter.course is not None, "the allocator keeps a log"
+    assert meter.timeline is not None, "the allocator keeps a log"
     # The log has what was asked for, the counters what was given, in multiples of 512 bytes or a whole block.
-    assert max(meter.course.peaks().values()) == pytest.approx(memory.peak_allocated_bytes, rel=0.02)
+    assert max(meter.timeline.peaks().values()) == pytest.approx(memory.peak_allocated_bytes, rel=0.02)
     size = sum(parameter.numel() * 4 for parameter in training.model.parameters())
     assert memory.breakdown.parameters == memory.breakdown.gradients == size
     assert memory.breakdown.optimizer_state == pytest.approx(2 * size, rel=0.01)

@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.tensor_parallel._collectives import COLLECTIVES, ProcessRanks
 from advisor.methods.tensor_parallel._derivation import derive
-from advisor.methods.tensor_parallel._ranks import COLLECTIVES, ProcessRanks
 from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._tensor_parallel import TensorParallel

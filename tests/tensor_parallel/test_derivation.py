@@ -11,8 +11,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel import _derivation
+from advisor.methods.tensor_parallel._collectives import in_threads
 from advisor.methods.tensor_parallel._derivation import Derivation, derive
-from advisor.methods.tensor_parallel._ranks import in_threads
 from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
 from advisor.training.structure import find_blocks
 from tests.tensor_parallel.models import HIDDEN, VOCABULARY, Block, InlineBlock, Model, build, loss_of, tokens

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.methods.tensor_parallel._ranks import in_threads
+from advisor.methods.tensor_parallel._collectives import in_threads
 from tests.distributed.ranks import Launcher
 from tests.tensor_parallel import on_ranks
 from tests.tensor_parallel.models import VOCABULARY

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from advisor.methods.tensor_parallel._ranks import Ranks
+from advisor.methods.tensor_parallel._collectives import Ranks
 
 __all__ = ["Collect", "Enter", "Gather", "Leave", "ScatterSum", "Split"]
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._block_calls import Call
-from advisor.methods.tensor_parallel._plan import Region
-from advisor.methods.tensor_parallel._ranks import Ranks, in_threads
+from advisor.methods.tensor_parallel._block_plan import Region
+from advisor.methods.tensor_parallel._collectives import Ranks, in_threads
 from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._replica import replica
 from advisor.methods.tensor_parallel._slicing import slice_block, slices_of

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.tensor_parallel._plan import Slice
+from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.training.distribution import plain_names
 
 __all__ = ["SlicedState"]
