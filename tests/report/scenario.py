@@ -17,7 +17,7 @@ from advisor.methods.use import use
 from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement
-from tests.search.test_resolve import FACTS
+from tests.search.test_build_space import FACTS
 
 BF16 = use("precision", dtype="bf16")
 CHECKPOINT = use("checkpoint", every=2)
