@@ -24,7 +24,7 @@ __all__ = [
     "Growth",
     "Recommendation",
     "Role",
-    "SizeFigure",
+    "SizeOutcome",
     "SizeRow",
 ]
 
@@ -238,7 +238,7 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     knee: int
 
 
-class SizeFigure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SizeOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The result of one combination at one size.
 
     Attributes:
@@ -270,8 +270,8 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     model_size: dict[str, int | float]
     parameter_count: int
-    plain: SizeFigure | None = None
-    winner: SizeFigure | None = None
+    plain: SizeOutcome | None = None
+    winner: SizeOutcome | None = None
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -36,9 +36,9 @@ def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) ->
     for method in methods:
         categories = sorted(method.saves, key=lambda category: category.value)
         if categories and not any(_fell(category, with_methods.memory, without.memory) for category in categories):
-            figures = "; ".join(_figures(category, with_methods.memory, without.memory) for category in categories)
+            changes = "; ".join(_bytes_words(category, with_methods.memory, without.memory) for category in categories)
             notes.append(
-                f"{method.name} changed nothing that it is for at micro-batch {without.micro_batch}: {figures}"
+                f"{method.name} changed nothing that it is for at micro-batch {without.micro_batch}: {changes}"
             )
     return tuple(notes)
 
@@ -70,7 +70,7 @@ def _bytes_of(category: Saves, memory: MemoryMeasurement) -> int:
     return max(memory.forward_peak_bytes, memory.backward_peak_bytes)
 
 
-def _figures(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasurement) -> str:
+def _bytes_words(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasurement) -> str:
     name = "peak of the passes" if category in (Saves.LOGITS, Saves.WORKSPACE) else category.value
     after, before = _bytes_of(category, with_method), _bytes_of(category, without)
     return f"{name} {format_bytes(after)} with it, {format_bytes(before)} without"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from advisor.decide.candidate import Candidate, Growth, Role, SizeFigure, SizeRow
+from advisor.decide.candidate import Candidate, Growth, Role, SizeOutcome, SizeRow
 from advisor.decide.eligible import is_measured
 from advisor.decide.floor import keeps
 from advisor.goal import Goal
@@ -43,8 +43,8 @@ def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, fl
             SizeRow(
                 model_size=first.model_size,
                 parameter_count=order[0],
-                plain=_figure(plain.get(order)),
-                winner=_figure(chosen.get(order)),
+                plain=_size_outcome(plain.get(order)),
+                winner=_size_outcome(chosen.get(order)),
             )
         )
     keeping = [one for group in plain.values() for one in group if keeps(one, goal, floor)]
@@ -69,17 +69,17 @@ def _by_size(candidates: Sequence[Candidate], combination: Combination) -> dict[
     return found
 
 
-def _figure(group: Sequence[Candidate] | None) -> SizeFigure | None:
+def _size_outcome(group: Sequence[Candidate] | None) -> SizeOutcome | None:
     """The best result at one size: the fastest measurement, else how the last one ended."""
     if not group:
         return None
     measured = [one for one in group if is_measured(one)]
     if not measured:
         last = group[-1]
-        return SizeFigure(outcome=last.outcome, reason=last.reason, predicted_peak_bytes=last.predicted_peak_bytes)
+        return SizeOutcome(outcome=last.outcome, reason=last.reason, predicted_peak_bytes=last.predicted_peak_bytes)
     best = max(measured, key=lambda one: 0.0 if one.measurement is None else one.measurement.samples_per_second)
     assert best.measurement is not None
-    return SizeFigure(
+    return SizeOutcome(
         outcome=Outcome.OK,
         samples_per_second=best.measurement.samples_per_second,
         samples_per_step=best.policy.global_batch,

@@ -63,8 +63,8 @@ def _deviation(
         between = statistics.variance(math.log(rate) for rate in baseline) - own[0].standard_error ** 2
         expected = max(expected, between)
     squares, freedom = _PAIRS * expected, _PAIRS
-    for figures in (own, *others):
-        logs = [math.log(one.value) for one in figures]
+    for measurements in (own, *others):
+        logs = [math.log(one.value) for one in measurements]
         middle = statistics.fmean(logs)
         squares += sum((one - middle) ** 2 for one in logs)
         freedom += len(logs) - 1

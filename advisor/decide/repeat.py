@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 from advisor.search.propose.standing import Standing
 
-__all__ = ["MOST_REPEATED", "standing_figure", "worth_repeating"]
+__all__ = ["MOST_REPEATED", "typical_value", "worth_repeating"]
 
 MOST_REPEATED = 8
 """Most repetitions in all: differences not resolved by then hardly matter."""
@@ -30,23 +30,23 @@ _OFTEN = 3
 _STANDARD = NormalDist()
 
 
-def standing_figure(figures: Sequence[float]) -> float:
+def typical_value(measurements: Sequence[float]) -> float:
     """The value that represents several, larger being better: the median, or the worse of two."""
-    return sorted(figures)[(len(figures) - 1) // 2]
+    return sorted(measurements)[(len(measurements) - 1) // 2]
 
 
-def worth_repeating(standings: Mapping[str, Standing], figures: Mapping[str, Sequence[float]]) -> str | None:
+def worth_repeating(standings: Mapping[str, Standing], measurements: Mapping[str, Sequence[float]]) -> str | None:
     """The combination to measure once more; ``None`` if no gain is expected from it.
 
     Args:
         standings: The model's estimate of everything that may win, including the repetitions so far.
-        figures: The measurements of each, larger being better.
+        measurements: The measurements of each, larger being better.
     """
-    open_ones = {one: standing for one, standing in standings.items() if len(figures[one]) < _OFTEN}
+    open_ones = {one: standing for one, standing in standings.items() if len(measurements[one]) < _OFTEN}
     leader = min(standings, key=lambda one: standings[one].mean, default=None)
     if leader is None or len(standings) == 1:
         return None
-    lucky = max(figures, key=lambda one: standing_figure(figures[one]))
+    lucky = max(measurements, key=lambda one: typical_value(measurements[one]))
     if lucky != leader and lucky in open_ones:
         return lucky
     losses = {one: _loss(standings[leader], standing) for one, standing in standings.items() if one != leader}

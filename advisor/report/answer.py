@@ -183,14 +183,14 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
             f"processes. The promise is {format_times(promise.value)} the baseline, "
             f"{format_times_spread(promise.low, promise.high, promise.value)}, at a peak of {peak}."
         )
-    figures = (
+    rates = (
         f"the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, {format_percent(kept)} of the "
         f"{promised} promised, at a peak of {peak}"
     )
-    text = f"Confirmed in a fresh process: {figures}."
+    text = f"Confirmed in a fresh process: {rates}."
     if not confirmation.as_promised:
         text = (
-            f"Not confirmed: in a fresh process {figures}, and {format_spread(confirmation.tolerated)} would be noise. "
+            f"Not confirmed: in a fresh process {rates}, and {format_spread(confirmation.tolerated)} would be noise. "
             "Measurements on this machine are not reproducible now: check what else runs on it, and run the same "
             "command again."
         )

@@ -86,14 +86,14 @@ def aligned(cells: Sequence[Text], columns: Mapping[str, int]) -> Text:
 
 
 def two_lines(
-    head: Text, words: Sequence[str], figures: Text, role: Text, *, style: str, gap: int, width: int
+    head: Text, words: Sequence[str], values: Text, role: Text, *, style: str, gap: int, width: int
 ) -> RenderResult:
     """A row that is too wide for one line: number and methods, and the other cells below them.
 
     Args:
         head: The number, as wide as its column.
         words: The methods.
-        figures: The other cells, indented as wide as the number.
+        values: The other cells, indented as wide as the number.
         role: Ends the second line if short enough, else gets its own line.
         style: Style of everything; without one the methods are bold.
         gap: Blanks before the role.
@@ -101,9 +101,9 @@ def two_lines(
     """
     for position, line in enumerate(Folded(words).lines(width - len(head))):
         yield Text(head.plain if position == 0 else " " * len(head), style=style).append(line, style=style or "bold")
-    figures.stylize(style)
-    if len(figures) + gap + len(role) <= width:
-        yield figures.append(" " * gap).append(role)
+    values.stylize(style)
+    if len(values) + gap + len(role) <= width:
+        yield values.append(" " * gap).append(role)
     else:
-        yield figures
+        yield values
         yield Padding(role, (0, 0, 0, len(head)))

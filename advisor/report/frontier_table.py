@@ -80,14 +80,14 @@ class FrontierTable:
         return two_lines(
             aligned([Text(f"[{entry.number}]" if picked else str(entry.number))], self._columns),
             methods_words(entry.point.policy),
-            aligned([Text(), *self._figures(entry)], self._columns),
+            aligned([Text(), *self._values(entry)], self._columns),
             Text(self._role(entry), style=style or "bold"),
             style=style,
             gap=1,
             width=width,
         )
 
-    def _figures(self, entry: Entry) -> list[Text]:
+    def _values(self, entry: Entry) -> list[Text]:
         candidate, point = entry.candidate, entry.point
         measurement = candidate.measurement
         assert measurement is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from advisor.decide.candidate import Growth, Recommendation, SizeFigure, SizeRow
+from advisor.decide.candidate import Growth, Recommendation, SizeOutcome, SizeRow
 from advisor.decide.growth import plain_among
 from advisor.report.cells import Folded, plain_table
 from advisor.report.wording import combination_words, parameters_words
@@ -42,9 +42,9 @@ class GrowthTable:
         best = Combination.of(winner.policy)
         beside = plain != best
         predicted = any(
-            figure is not None and figure.predicted_peak_bytes is not None
+            one is not None and one.predicted_peak_bytes is not None
             for row in growth.rows
-            for figure in (row.plain, row.winner)
+            for one in (row.plain, row.winner)
         )
         table = plain_table("Size against throughput")
         table.add_column("size", ratio=1)
@@ -56,8 +56,8 @@ class GrowthTable:
             table.add_column("predicted\npeak", justify="right", no_wrap=True)
         for row in growth.rows:
             cells: list[RenderableType] = [self._size(row), parameters_words(row.parameter_count)]
-            for figure in (row.plain, row.winner) if beside else (row.plain,):
-                cells += [self._rate(figure), _peak(figure)]
+            for one in (row.plain, row.winner) if beside else (row.plain,):
+                cells += [self._rate(one), _peak(one)]
             if predicted:
                 cells.append(_predicted(row))
             style = "bold green" if row.model_size == winner.model_size else ""
@@ -78,25 +78,25 @@ class GrowthTable:
             words.append("own size")
         return Folded(words, separator=", ")
 
-    def _rate(self, figure: SizeFigure | None) -> Text:
-        if figure is None:
+    def _rate(self, one: SizeOutcome | None) -> Text:
+        if one is None:
             return Text("-", style="dim")
-        if figure.samples_per_second is None:
-            name = _SHORT.get(figure.outcome, figure.outcome.value)
-            return Text(name, style="dim" if figure.outcome is Outcome.SCREENED else "yellow")
-        below = figure.samples_per_second < self._growth.floor_samples_per_second
-        return Text(format_rate(figure.samples_per_second) + ("*" if below else ""), style="yellow" if below else "")
+        if one.samples_per_second is None:
+            name = _SHORT.get(one.outcome, one.outcome.value)
+            return Text(name, style="dim" if one.outcome is Outcome.SCREENED else "yellow")
+        below = one.samples_per_second < self._growth.floor_samples_per_second
+        return Text(format_rate(one.samples_per_second) + ("*" if below else ""), style="yellow" if below else "")
 
 
-def _peak(figure: SizeFigure | None) -> str:
-    return "-" if figure is None or figure.peak_bytes is None else format_bytes(figure.peak_bytes)
+def _peak(one: SizeOutcome | None) -> str:
+    return "-" if one is None or one.peak_bytes is None else format_bytes(one.peak_bytes)
 
 
 def _predicted(row: SizeRow) -> str:
     """The predicted need of a policy that was not run at this size; the smaller of two, because that decides."""
     needs = [
-        figure.predicted_peak_bytes
-        for figure in (row.plain, row.winner)
-        if figure is not None and figure.predicted_peak_bytes is not None
+        one.predicted_peak_bytes
+        for one in (row.plain, row.winner)
+        if one is not None and one.predicted_peak_bytes is not None
     ]
     return format_bytes(min(needs)) if needs else "-"

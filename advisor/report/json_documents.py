@@ -32,7 +32,7 @@ JSON_SCHEMA_VERSION = 1
 
 
 def json_answer(answer: Answer) -> str:
-    """A whole answer, with the figures that a script asks for first as ``winner``.
+    """A whole answer, with the values that a script asks for first as ``winner``.
 
     In ``winner``, which is measured throughout: ``latency_seconds`` is the time per iteration (optimizer step);
     ``cost_usd`` is per iteration, and ``null`` unless the goal is ``cheapest``; ``gain_over_baseline`` is relative to

@@ -32,7 +32,7 @@ _PHASES = {
     "idle": "pause between steps",
 }
 
-_FIGURES = 10
+_VALUES = 10
 """Columns of ``"999 MiB"`` with a blank on either side."""
 _SHARE = 5
 _WIDEST_BAR = 60
@@ -107,12 +107,12 @@ class OutlookView:
         shown = _SHOWN_FROM * at.peak_bytes
         parts = {_NAMES[category]: count for category, count in _sorted(at.parts).items() if count >= shown}
         widest = max(map(len, parts), default=0)
-        columns = max(4, min(_WIDEST_BAR, options.max_width - widest - 3 - _FIGURES - _SHARE))
+        columns = max(4, min(_WIDEST_BAR, options.max_width - widest - 3 - _VALUES - _SHARE))
         largest = max(parts.values(), default=1)
         for name, count in parts.items():
             bar = _bar(count / largest, columns, unicode=speaks_unicode(console))
             line = Text(f"  {name:<{widest}}", no_wrap=True)
-            line.append(f"{format_bytes(count):>{_FIGURES}}")
+            line.append(f"{format_bytes(count):>{_VALUES}}")
             line.append(f"{count / at.peak_bytes:>{_SHARE}.0%} ", style="dim")
             yield line.append(bar, style="cyan")
         peaks = ", ".join(

@@ -17,7 +17,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: From 1; the frontier comes first, the cheapest first.
-        candidate: The policy with all its figures.
+        candidate: The policy with all its measurements.
         point: Its cost and latency.
         dominated: What makes it pointless; ``None`` on the frontier.
     """

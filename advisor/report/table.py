@@ -93,25 +93,25 @@ class RankingTable:
             table.add_column(heading, justify="left" if heading == "fidelity" else "right", no_wrap=True)
         table.add_column("role", max_width=22)
         for rank, candidate in shown:
-            place, *figures = self._figures(rank, candidate)
+            place, *values = self._values(rank, candidate)
             policy = Folded(candidate_words(candidate))
-            table.add_row(place, policy, *figures, self._role(candidate), style=self._style(candidate))
+            table.add_row(place, policy, *values, self._role(candidate), style=self._style(candidate))
         table.expand = True
         return table
 
     def _two_lines(self, rank: int, candidate: Candidate, width: int) -> RenderResult:
-        number, *figures = self._figures(rank, candidate)
+        number, *values = self._values(rank, candidate)
         return two_lines(
             aligned([number], _COLUMNS),
             candidate_words(candidate),
-            aligned([Text(), *figures], _COLUMNS),
+            aligned([Text(), *values], _COLUMNS),
             self._role(candidate),
             style=self._style(candidate),
             gap=2,
             width=width,
         )
 
-    def _figures(self, rank: int, candidate: Candidate) -> list[Text]:
+    def _values(self, rank: int, candidate: Candidate) -> list[Text]:
         measurement = candidate.measurement
         assert measurement is not None
         # If timing was ended early, its few steps say nothing about their spread.

@@ -119,7 +119,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
         return f"That is the baseline itself{noise if answer.tie else ''}."
     if answer.tie:
         return (
-            f"It ties with the baseline ({_figures(baseline, goal)}) in both cost and latency: the noise is "
+            f"It ties with the baseline ({_measured_words(baseline, goal)}) in both cost and latency: the noise is "
             f"{format_percent(answer.noise)}."
         )
     return f"{_compared(winner, baseline, goal, 'the baseline')}."
@@ -140,7 +140,7 @@ def _compared(winner: Candidate, other: Candidate, goal: Goal, name: str) -> str
     time = f"is {faster:.2f} times as fast" if faster >= 1 else f"takes {1 / faster:.2f} times as long"
     change = mine.usd / theirs.usd - 1
     cost = f"costs {format_percent(abs(change))} {'more' if change > 0 else 'less'}" if change else "costs as much"
-    return f"Against {name} ({_figures(other, goal)}) it {time} and {cost}"
+    return f"Against {name} ({_measured_words(other, goal)}) it {time} and {cost}"
 
 
 def _whole_run(winner: Candidate, goal: Goal) -> str:
@@ -179,7 +179,7 @@ def _memory(winner: Candidate, goal: Goal) -> str:
     return f"Its peak of {format_bytes(peak)} is {format_percent(peak / limit)} of the {format_bytes(limit)} limit."
 
 
-def _figures(candidate: Candidate, goal: Goal) -> str:
+def _measured_words(candidate: Candidate, goal: Goal) -> str:
     cost = cost_of(candidate, goal)
     return f"{training_words(candidate)}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.usd)}"
 

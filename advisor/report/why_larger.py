@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeFigure
+from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeOutcome
 from advisor.decide.growth import plain_among
 from advisor.decide.ranking import measurement_of
 from advisor.goal import Goal
@@ -86,20 +86,20 @@ def _what_stops(answer: Recommendation, growth: Growth, goal: Goal) -> str:
     plainly = Combination.of(winner.policy) == plain_among((*answer.ranking, *answer.not_measured))
     limit = goal.limit_on(winner.policy.gpu_count)
     for row in growth.rows:
-        figure = row.plain if plainly else row.winner
-        if figure is not None and (row.parameter_count, tuple(row.model_size.values())) > winner.size_order:
-            return f"At {size_words(row.model_size)} {_ended(figure, limit)}."
+        one = row.plain if plainly else row.winner
+        if one is not None and (row.parameter_count, tuple(row.model_size.values())) > winner.size_order:
+            return f"At {size_words(row.model_size)} {_ended(one, limit)}."
     return "No larger size was tried with it."
 
 
-def _ended(figure: SizeFigure, limit_bytes: int) -> str:
-    if figure.samples_per_second is not None:
-        return f"it runs {format_rate(figure.samples_per_second)} samples/s, below the floor"
-    if figure.outcome is Outcome.SCREENED:
-        return f"it was not run: {figure.reason.rstrip('.')}"
-    if figure.outcome is Outcome.OUT_OF_MEMORY:
+def _ended(one: SizeOutcome, limit_bytes: int) -> str:
+    if one.samples_per_second is not None:
+        return f"it runs {format_rate(one.samples_per_second)} samples/s, below the floor"
+    if one.outcome is Outcome.SCREENED:
+        return f"it was not run: {one.reason.rstrip('.')}"
+    if one.outcome is Outcome.OUT_OF_MEMORY:
         return f"it does not fit below {format_bytes(limit_bytes)}"
-    return f"it ended as {figure.outcome.value}" + (f": {figure.reason.rstrip('.')}" if figure.reason else "")
+    return f"it ended as {one.outcome.value}" + (f": {one.reason.rstrip('.')}" if one.reason else "")
 
 
 def _memory(winner: Candidate, growth: Growth, goal: Goal) -> str:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator, Mapping
 
 from advisor.decide.contested import contested
-from advisor.decide.repeat import MOST_REPEATED, standing_figure, worth_repeating
+from advisor.decide.repeat import MOST_REPEATED, typical_value, worth_repeating
 from advisor.measure.timing import NEAR
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
@@ -161,7 +161,7 @@ class Trials:
             standings[again] = standings[again].after(figure, self.problem.noise)
             figures[again].append(figure)
             repeated += 1
-        chosen = max(figures, key=lambda label: standing_figure(figures[label]), default=None)
+        chosen = max(figures, key=lambda label: typical_value(figures[label]), default=None)
         return (None if chosen is None else self._first[best[chosen]]), repeated
 
     def _measured_best(self, known: int) -> tuple[Trial | None, int]:
@@ -177,16 +177,14 @@ class Trials:
             for key in leaders:
                 figures[key] = (*figures[key], self._measured_again(key, len(figures[key])))
             repeated += len(leaders)
-        best = max(figures, key=lambda key: standing_figure(figures[key]), default=None)
+        best = max(figures, key=lambda key: typical_value(figures[key]), default=None)
         return (None if best is None else self._first[best]), repeated
 
     @staticmethod
     def _leaders(figures: dict[_Key, tuple[float, ...]]) -> list[_Key]:
         """The best by the value that counts, as far as they were measured once."""
-        order = sorted(figures, key=lambda key: -standing_figure(figures[key]))
-        near = [
-            key for key in order if standing_figure(figures[order[0]]) <= (1 + NEAR) * standing_figure(figures[key])
-        ]
+        order = sorted(figures, key=lambda key: -typical_value(figures[key]))
+        near = [key for key in order if typical_value(figures[order[0]]) <= (1 + NEAR) * typical_value(figures[key])]
         return [key for key in near[:MOST] if len(figures[key]) == 1]
 
     def _measured_again(self, key: _Key, before: int) -> float:

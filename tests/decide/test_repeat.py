@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from advisor.decide.repeat import standing_figure, worth_repeating
+from advisor.decide.repeat import typical_value, worth_repeating
 from advisor.search.propose.standing import Standing
 
 
@@ -13,7 +13,7 @@ def thought(score: float, deviation: float = 0.01) -> Standing:
 
 
 def test_of_two_figures_the_worse_stands_and_of_three_the_median() -> None:
-    assert [standing_figure(some) for some in ([3.0], [3.0, 1.0], [3.0, 1.0, 2.0])] == [3.0, 1.0, 2.0]
+    assert [typical_value(some) for some in ([3.0], [3.0, 1.0], [3.0, 1.0, 2.0])] == [3.0, 1.0, 2.0]
 
 
 def test_nothing_is_repeated_where_the_leader_is_clear() -> None:

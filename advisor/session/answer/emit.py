@@ -251,10 +251,10 @@ def _wrapper(emission: Emission, recommendation: Recommendation) -> str:
     details = [
         f"Found by momadvise {versions['momadvise']} on {emission.date} with torch {versions.get('torch', '?')}, "
         f"goal {emission.goal.kind.value}.",
-        f"Measured: {_figures(winner)}.",
+        f"Measured: {_measured_words(winner)}.",
     ]
     if baseline is not None:
-        details.append(f"Baseline: {_figures(baseline)}.")
+        details.append(f"Baseline: {_measured_words(baseline)}.")
     compared = comparison_sentence(winner)
     if compared:
         details.append(compared)
@@ -273,7 +273,7 @@ def _wrapper(emission: Emission, recommendation: Recommendation) -> str:
     )
 
 
-def _figures(candidate: Candidate) -> str:
+def _measured_words(candidate: Candidate) -> str:
     measurement, policy = candidate.measurement, candidate.policy
     assert measurement is not None
     each = " of each device" if policy.gpu_count > 1 else ""

@@ -105,15 +105,15 @@ def _doubtful(
         if label in standings:
             best.setdefault(label, one)
     thought = {label: standings[label] for label in best}
-    figures: dict[str, list[float]] = {label: [] for label in best}
+    measurements: dict[str, list[float]] = {label: [] for label in best}
     for one in candidates:
         label = Combination.of(one.policy).label
         if one.measurement is None or is_outpaced(one) or label not in best or one.policy != best[label].policy:
             continue
-        if figures[label]:  # The search knows the first.
+        if measurements[label]:  # The search knows the first.
             thought[label] = thought[label].after(score(one, goal), noise_of(one.measurement, one.speedup))
-        figures[label].append(score(one, goal))
-    again = worth_repeating(thought, figures)
+        measurements[label].append(score(one, goal))
+    again = worth_repeating(thought, measurements)
     found = [] if again is None else [best[again]]
     baseline, winner = recommendation.baseline, recommendation.winner
     if baseline is not None and winner.speedup is None and baseline.policy not in (one.policy for one in found):
@@ -159,11 +159,11 @@ def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], 
     if goal.kind is not GoalKind.FASTER:
         return []
     able = {one.policy.key: one for one in _able(recommendation, goal)}
-    figures: dict[str, list[float]] = {key: [] for key in able}
+    measurements: dict[str, list[float]] = {key: [] for key in able}
     for one in candidates:
         if is_measured(one) and one.policy.key in able:
-            figures[one.policy.key].append(score(one, goal))
-    found = [able[key] for key in contested(figures)]
+            measurements[one.policy.key].append(score(one, goal))
+    found = [able[key] for key in contested(measurements)]
     if found and found[0].speedup is not None and len({one.policy.combination_key for one in found}) == 1:
         return []
     return found

@@ -112,12 +112,12 @@ class WrapperRuns:
         if found is None:
             return None, None
         winner, baseline = recommendation.winner, recommendation.baseline
-        figures: dict[str, list[Speedup]] = {winner.policy.key: []}
+        speedups: dict[str, list[Speedup]] = {winner.policy.key: []}
         for one in self._context.ledger.candidates:
             if one.speedup is not None and is_measured(one):
-                figures.setdefault(one.policy.key, []).append(one.speedup)
-        own = figures.pop(winner.policy.key)
-        others = list(figures.values())
+                speedups.setdefault(one.policy.key, []).append(one.speedup)
+        own = speedups.pop(winner.policy.key)
+        others = list(speedups.values())
         rates: tuple[float, ...] = ()
         if baseline is not None and baseline.measurement is not None:
             rates = (baseline.measurement.samples_per_second, *self._trials.turns.rates_of(baseline.policy))
