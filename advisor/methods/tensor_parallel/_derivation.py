@@ -11,12 +11,12 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._block_calls import Call, Calls, calls_of, structure_keys, undisturbed
-from advisor.methods.tensor_parallel._dependencies import Dependencies
-from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.methods.tensor_parallel._block_plan import BlockPlan, Region
+from advisor.methods.tensor_parallel._dependencies import Dependencies
+from advisor.methods.tensor_parallel._divided_sizes import candidate_sizes, sizes_read
+from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.methods.tensor_parallel._regions import find_regions
 from advisor.methods.tensor_parallel._rehearsal import Whole, rehearse_block, rehearse_region
-from advisor.methods.tensor_parallel._divided_sizes import candidate_sizes, sizes_read
 from advisor.methods.tensor_parallel._slicing import slices_of
 
 __all__ = ["Derivation", "derive"]

@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from advisor.methods.tensor_parallel._block_calls import Call
-from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.methods.tensor_parallel._block_plan import Region, Size, common_module
+from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.methods.tensor_parallel._replica import replica
 
 __all__ = ["candidate_sizes", "sizes_read"]

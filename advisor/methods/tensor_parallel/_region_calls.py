@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from advisor.methods.tensor_parallel._collectives import Ranks
 from advisor.methods.tensor_parallel._entry_product import GatheredAgain
 from advisor.methods.tensor_parallel._own_masks import OwnDraws
-from advisor.methods.tensor_parallel._collectives import Ranks
 from advisor.methods.tensor_parallel._region_functions import Enter, Gather, Leave, ScatterSum
 from advisor.training.unsaved import Unsaved
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from advisor.methods.tensor_parallel._block_plan import Region, common_module
 from advisor.methods.tensor_parallel._dependencies import Dependencies, LinearCall
 from advisor.methods.tensor_parallel._linear import sliced_dims
-from advisor.methods.tensor_parallel._block_plan import Region, common_module
 from advisor.training.structure import is_transposed
 
 __all__ = ["Found", "find_regions"]

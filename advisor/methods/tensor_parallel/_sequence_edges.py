@@ -14,8 +14,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Activati
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._block_calls import first_tensor, replaced_first
-from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._collectives import Ranks
+from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._region_functions import Collect, Split
 from advisor.training.block_call import BlockCall

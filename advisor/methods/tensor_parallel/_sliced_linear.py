@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.methods.tensor_parallel._entry_product import EntryProduct
 from advisor.methods.tensor_parallel._linear import product, sliced_dims
-from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.methods.tensor_parallel._region_calls import RegionCalls
 from advisor.training.structure import is_transposed
 

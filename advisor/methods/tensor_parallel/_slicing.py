@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from advisor.methods.tensor_parallel._linear import sliced_dims
-from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._block_plan import Region, Size, Slice
 from advisor.methods.tensor_parallel._collectives import Ranks
+from advisor.methods.tensor_parallel._linear import sliced_dims
+from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._region_calls import GatherAround, RegionCalls, Tokens
 from advisor.methods.tensor_parallel._sliced_linear import EntryLinear, ExitLinear
 from advisor.training.structure import is_transposed

@@ -11,10 +11,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from advisor.methods.tensor_parallel._agreement import agree
-from advisor.methods.tensor_parallel._derivation import Derivation
-from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.methods.tensor_parallel._collectives import ProcessRanks
+from advisor.methods.tensor_parallel._derivation import Derivation
+from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._sequence_edges import put_edges
 from advisor.methods.tensor_parallel._sliced_state import SlicedState

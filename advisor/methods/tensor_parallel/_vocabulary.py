@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.tensor_parallel._linear import is_linear, product
 from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.methods.tensor_parallel._collectives import Ranks
+from advisor.methods.tensor_parallel._linear import is_linear, product
 from advisor.methods.tensor_parallel._region_functions import Collect, Enter, Leave
 
 __all__ = ["OutputLayer", "TokenEmbedding", "slice_vocabulary"]

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from advisor.methods.tensor_parallel._linear import product
 from advisor.methods.tensor_parallel._collectives import Ranks
+from advisor.methods.tensor_parallel._linear import product
 from advisor.methods.tensor_parallel._region_functions import Enter
 from advisor.training.batch.tree import IGNORED_TARGET
 
