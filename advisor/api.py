@@ -72,9 +72,10 @@ def tune(
 ) -> Answer:
     """Measure which policy to train with.
 
-    When nothing has changed since an earlier call (model source, hardware, versions, request), its answer is
-    returned at once, without starting a process. When several ranks of one launch call it, one of them tunes and
-    the others wait for its answer; over several nodes ``output`` must be a folder that all of them share.
+    When nothing has changed since an earlier call (model source, what the model reads, hardware, versions, request),
+    the stored answer is returned after a short start that builds the model. When several ranks of one launch call it,
+    one of them tunes and the others wait for its answer; over several nodes ``output`` must be a folder that all of
+    them share.
 
     Args:
         model: A Python file, ``"hf:<model type>"``, a ``config.json`` or a module name; or give functions instead.
