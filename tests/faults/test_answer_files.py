@@ -139,9 +139,9 @@ def test_another_answer_takes_no_edited_files_place(out: Path) -> None:
 @pytest.fixture
 def something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The stored answer is not enough, and what is concluded from the same trials reads differently in both files."""
-    figures = emit._figures
+    measured = emit._measured_words
     monkeypatch.setattr("advisor.session.tune._searched_enough", lambda *_: False)
-    monkeypatch.setattr(emit, "_figures", lambda candidate: f"once more, {figures(candidate)}")
+    monkeypatch.setattr(emit, "_measured_words", lambda candidate: f"once more, {measured(candidate)}")
     choose_as_usual = conclude.Conclusion.choose
 
     def choose(self: conclude.Conclusion, candidates: Any) -> Any:
