@@ -75,9 +75,10 @@ class TimeBudget:
     def confirmation_seconds(self) -> float:
         """Seconds to reserve for a fresh run of the wrapper.
 
-        It builds two trainings: the winner, and the baseline that alternates with it or is measured right after it.
+        It builds two trainings, the winner and the baseline that alternates with it. One build is counted, as the first
+        one of the run took it: that one loads libraries from disk, and two of its length end searches far too early.
         """
-        return 2 * self.durations.build_seconds + self.durations.timing_seconds
+        return self.durations.build_seconds + self.durations.timing_seconds
 
     @property
     def may_compare(self) -> bool:
