@@ -88,6 +88,18 @@ def test_no_name_means_two_things() -> None:
     assert shared == {name: set(known) for name, (known, _) in SAME_NAME.items()}
 
 
+def test_each_private_function_is_used() -> None:
+    """One that is not is a leftover, or overrides what is no longer called."""
+    words = Counter(re.findall(r"\w+", "\n".join(one.text for one in KNOWN.values())))
+    functions = {
+        (str(one.path), node.name)
+        for one in KNOWN.values()
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.FunctionDef) and re.match("_[^_]", node.name)
+    }
+    assert [place for place in sorted(functions) if words[place[1]] == 1] == []
+
+
 def test_no_file_is_long() -> None:
     long = {str(one.path): one.lines for one in KNOWN.values() if one.lines > LONGEST_FILE}
     assert {path: lines for path, lines in long.items() if lines > TOO_LONG.get(path, 0)} == {}

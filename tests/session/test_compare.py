@@ -62,6 +62,7 @@ class FakeTrials:
         self.fails_at = fails_at
         self.fails = fails
         self.timed: list[tuple[Policy, tuple[int, ...]]] = []
+        self.seconds: list[float | None] = []
         points = [point(batch, passes=100 + 10 * batch, seconds=fixed + growing * batch) for batch in (2, 4)]
         self._plain = sizing(*points)
         points[-1] = msgspec.structs.replace(points[-1], speedup=TWICE)
@@ -108,6 +109,7 @@ class FakeTrials:
         measure_seconds: float | None = None,
     ) -> TimeResult:
         self.timed.append((policy, tuple(one.micro_batch for one in ladder)))
+        self.seconds.append(measure_seconds)
         key = f"time {len(self.timed)}"
         if policy.micro_batch in self.fails_at:
             return TimeResult(key=key, outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
@@ -135,6 +137,18 @@ def evaluator(trials: Any, aim: Goal | None = None, *, seconds: float = 240.0) -
     aim = aim or limited(20_000)
     trials.limit = aim.memory_limit_bytes
     return ComparingEvaluator(study(aim, budget=TimeBudget(seconds, clock=lambda: 0.0)), trials)
+
+
+# ---- the baseline
+
+
+def test_the_baseline_takes_the_time_of_one_combinations_turns() -> None:
+    """Others are measured relative to it, alternating with it: its own throughput only needs to be roughly known."""
+    trials = FakeTrials(growing=0.001)
+    found = evaluator(trials).baseline()
+    assert found is not None
+    assert (found.role, found.outcome) == (Role.BASELINE, Outcome.OK)
+    assert trials.seconds == [4.0]
 
 
 # ---- the batch to compare at

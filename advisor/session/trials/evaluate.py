@@ -121,6 +121,9 @@ class Evaluator:
         policy = self._make.policy(plain, batch)
         if fits < batch.micro_batch:
             return self._make.too_big(policy, Role.BASELINE, model)
+        return self._timed_baseline(policy)
+
+    def _timed_baseline(self, policy: Policy) -> Candidate:
         return self.time(policy, Role.BASELINE, best=None)
 
     def explain_baseline(self, baseline: Candidate) -> None:
