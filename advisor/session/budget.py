@@ -75,8 +75,8 @@ class TimeBudget:
     def confirmation_seconds(self) -> float:
         """Seconds to reserve for a fresh run of the wrapper.
 
-        It builds two trainings, the winner and the baseline that alternates with it. One build is counted, as the first
-        one of the run took it: that one loads libraries from disk, and two of its length end searches far too early.
+        It builds two trainings, the winner and the baseline that alternates with it. One build is counted, as long as
+        the first of the run, which also loads the libraries.
         """
         return self.durations.build_seconds + self.durations.timing_seconds
 

@@ -12,7 +12,8 @@ from advisor.methods.use import use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Affine, MemoryPrediction, Reserved
 from benchmarks import allocator_prediction as table
-from benchmarks.allocator_prediction import Case, page, predicted
+from benchmarks.allocator_page import AIMS, BATCHES, POLICIES, Case, errors_of, page
+from benchmarks.allocator_prediction import predicted
 
 MADE_UP = Case(
     model="a model",
@@ -46,7 +47,7 @@ def test_errors_are_relative_to_what_the_allocator_took() -> None:
         "-5.00%",
     ]
     assert row(text, "By", "**all**")[2:] == ["10.00%", "-10.00%", "-10.00%", "0.00%", "+0.00%", "+0.00%"]
-    assert "Furthest off, reserved: -5.00% a model, plain, batch 4." in text
+    assert "Largest errors, reserved: -5.00% a model, plain, batch 4." in text
 
 
 def test_what_was_not_predicted_is_named() -> None:
@@ -84,12 +85,12 @@ class TestTheRecordedFigures:
 
     def test_there_is_a_row_for_every_model_policy_and_batch(self) -> None:
         rows = {(case.model, case.policy, case.batch) for case in self.CASES}
-        assert rows == set(itertools.product(table.MODELS, table.POLICIES, table.BATCHES))
+        assert rows == set(itertools.product(table.MODELS, POLICIES, BATCHES))
         assert all(case.why_not or (case.on_device and case.by_profile) for case in self.CASES)
 
     @pytest.mark.parametrize("side", ["on_device", "by_profile"])
     def test_they_meet_the_aims(self, side: str) -> None:
-        errors = [table.errors_of(case, side) for case in self.CASES if getattr(case, side) is not None]
-        for of_kind, (median, worst) in zip(zip(*errors, strict=True), table.AIMS.values(), strict=True):
+        errors = [errors_of(case, side) for case in self.CASES if getattr(case, side) is not None]
+        for of_kind, (median, worst) in zip(zip(*errors, strict=True), AIMS.values(), strict=True):
             assert statistics.median(map(abs, of_kind)) <= median
             assert max(map(abs, of_kind)) <= worst

@@ -28,7 +28,7 @@ from advisor.trial.worker.failure import AllocatorRefusals
 from advisor.trial.worker.predicting import predict
 from advisor.trial.worker.timed_steps import Limits, measured
 from benchmarks import allocator_prediction as table
-from benchmarks.allocator_prediction import Case
+from benchmarks.allocator_page import AIMS, BATCHES, POLICIES, Case, errors_of
 from tests.cuda_device.machine import Machine
 
 __all__ = ["check"]
@@ -43,13 +43,13 @@ def check(model: str) -> None:
     result = Machine(time=0.05).run(command, capture_output=True, timeout=900)
     assert result.returncode == 0, result.stderr
     cases = [msgspec.json.decode(line, type=Case) for line in result.stdout.splitlines()]
-    expected = {(policy, batch) for policy in table.POLICIES for batch in table.BATCHES}
+    expected = {(policy, batch) for policy in POLICIES for batch in BATCHES}
     assert {(case.policy, case.batch) for case in cases} == expected
     for side in ("on_device", "by_profile"):
-        known = {f"{case.policy} {case.batch}": table.errors_of(case, side) for case in cases if getattr(case, side)}
+        known = {f"{case.policy} {case.batch}": errors_of(case, side) for case in cases if getattr(case, side)}
         # What a policy refuses, or cannot be predicted, is the same than on the page of the whole models.
         assert {case.policy for case in cases if not getattr(case, side)} <= _WITHOUT.get(model, {"chunked loss"})
-        for place, (kind, (median, worst)) in enumerate(table.AIMS.items()):
+        for place, (kind, (median, worst)) in enumerate(AIMS.items()):
             errors = {row: error[place] for row, error in known.items()}
             assert {row: error for row, error in errors.items() if abs(error) > worst} == {}, (side, kind)
             assert statistics.median(map(abs, errors.values())) <= median, (side, kind, errors)
@@ -67,8 +67,8 @@ _WITHOUT = {
 def _rows(model: str) -> Iterator[Case]:
     hardware = detect_hardware("cuda")
     source = table.source_of(model)
-    for name, methods in table.POLICIES.items():
-        for batch in table.BATCHES:
+    for name, methods in POLICIES.items():
+        for batch in BATCHES:
             policy = Policy(methods=methods, micro_batch=batch)
             specs = table.specs_of(hardware, source, policy, **_BLOCKS.get(model, {"blocks": 2}))
             case = Case(model=model, policy=name, batch=batch, device=hardware.name, versions={})
