@@ -15,12 +15,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
+
+from advisor.measure.memory.operator_mode import OperatorMode
 
 __all__ = ["EngineSums"]
 
@@ -38,25 +39,14 @@ class _Uses(NamedTuple):
     storage: int
 
 
-class EngineSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class EngineSums(OperatorMode):
     """A dispatch mode that lets sums of gradients be made in place; it must be the last one that is entered."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._alone = _uses_of_the_engine()
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile below this mode."""
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        kinds: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (
             func is _aten.add.Tensor
             and not kwargs
@@ -118,23 +108,13 @@ def _uses_of_the_engine() -> _Uses:
     """As many as there are to a sum that nobody but the engine knows of."""
     seen: list[_Uses] = []
 
-    class Probe(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            return True
-
-        def __torch_dispatch__(
-            self,
-            func: Callable[..., Any],
-            kinds: Any,
-            args: tuple[Any, ...] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
+    class Probe(OperatorMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is _aten.add.Tensor and torch._C._current_graph_task_id() != -1:
                 seen.append(_uses(args[0]))
             return func(*args, **(kwargs or {}))
 
-    with _disable_current_modes(), torch.enable_grad(), FakeTensorMode(), Probe():  # type: ignore[no-untyped-call]
+    with _disable_current_modes(), torch.enable_grad(), FakeTensorMode(), Probe():
         leaf = torch.ones(2, requires_grad=True)
         product = leaf * 2
         (product * 3 + product * 4).backward(torch.ones(2))  # type: ignore[no-untyped-call]

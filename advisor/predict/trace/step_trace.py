@@ -200,7 +200,7 @@ def _trace(
     begin = len(log.events)
 
     def listen(phase: Phase) -> None:
-        counter.enter(phase)
+        counter.phase = phase
         log.look_again()
         if phase is Phase.OPTIMIZER:
             gradients = ((parameter, parameter.grad) for parameter in training.model.parameters())

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.measure.memory.operator_mode import OperatorMode
 from advisor.measure.memory.storages import tensors_in
 from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
-from advisor.predict.trace.layer_norm_layout import as_kernels_lay_it_out
 from advisor.predict.trace.scratch import Call, call_of
 from advisor.predict.workspace.call import WorkspaceCall, described
 from advisor.predict.workspace.operators import has_workspace
@@ -21,16 +20,10 @@ from advisor.training.memory_side import Side, current_side
 
 __all__ = ["LoggedCall", "StorageLog"]
 
-_PRODUCTS = (
-    "mm.default",
-    "addmm.default",
-    "bmm.default",
-    "baddbmm.default",
-    "addmv.default",
-    "mv.default",
-    "dot.default",
-)
+_PRODUCTS = {f"{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot")}
 """What cuBLAS computes."""
+
+_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 
 
 class LoggedCall(NamedTuple):
@@ -47,7 +40,7 @@ class LoggedCall(NamedTuple):
     call: WorkspaceCall
 
 
-class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageLog(OperatorMode):
     """A dispatch mode that numbers storages in the order of their birth and writes down what becomes of them.
 
     It sees what every operator returns, also inside of the backward pass. What an operator takes and gives back before
@@ -73,7 +66,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, device: torch.device, *, stands_for_another: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.events: list[tuple[int, int]] = []
         self.operators: list[str] = []
         self.calls: list[tuple[int, Call, int]] = []
@@ -130,18 +123,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if storage is not None:
                 self._resize(self._numbers[key], storage.nbytes())
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile below this mode."""
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (device := device_asked_for(func, args)) is not None:
             return device
         if changes_only_values(func, args):
@@ -149,7 +131,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = getattr(func, "__name__", "")
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))
-        result = as_kernels_lay_it_out(func, func(*args, **(kwargs or {})))
+        result = _as_laid_out(func, func(*args, **(kwargs or {})))
         if self.stands_for_another and self._is_of_host(args):
             for tensor in tensors_in(result):
                 storage = tensor.untyped_storage()
@@ -210,6 +192,19 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._numbers.get(key) == number:  # the address may already be that of another storage
             del self._numbers[key], self._references[key]
         self._resize(number, 0)
+
+
+def _as_laid_out(func: Any, result: Any) -> Any:
+    """The result as kernels lay it out: the input's gradient of layer normalization is contiguous.
+
+    torch's function for tensors without values gives it the layout of the gradient that it comes from.
+
+    Source: ``layer_norm_backward_cuda`` in ``aten/src/ATen/native/cuda/layer_norm_kernel.cu`` of PyTorch, and
+    ``layer_norm_backward_cpu`` in ``aten/src/ATen/native/layer_norm.cpp``.
+    """
+    if func is not _LAYER_NORM_BACKWARD or result[0] is None or result[0].is_contiguous():
+        return result
+    return (torch.empty_like(result[0], memory_format=torch.contiguous_format), *result[1:])
 
 
 def _is_in(known: Mapping[int, weakref.ref[torch.UntypedStorage]], storage: torch.UntypedStorage) -> bool:
