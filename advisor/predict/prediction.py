@@ -41,25 +41,20 @@ class Manner(enum.Enum):
 
 
 class Affine(msgspec.Struct, frozen=True):
-    """A line against the micro-batch: ``fixed + per_sample * micro_batch``.
-
-    Attributes:
-        fixed: Bytes independent of the batch.
-        per_sample: Bytes per sample.
-    """
+    """A line against the micro-batch, mostly of bytes: ``fixed + per_sample * micro_batch``."""
 
     fixed: float
     per_sample: float
 
     @classmethod
     def through(cls, first: tuple[float, float], second: tuple[float, float]) -> Affine:
-        """The line through two points ``(micro-batch, bytes)``."""
-        (batch, size), (larger, other) = first, second
-        slope = (other - size) / (larger - batch)
-        return cls(size - slope * batch, slope)
+        """The line through two points ``(micro-batch, value)``."""
+        (batch, value), (larger, other) = first, second
+        slope = (other - value) / (larger - batch)
+        return cls(value - slope * batch, slope)
 
     def at(self, micro_batch: float) -> float:
-        """Bytes at a micro-batch."""
+        """The value at a micro-batch."""
         return self.fixed + self.per_sample * micro_batch
 
 
@@ -157,7 +152,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
         return max(moments, key=lambda moment: moment.live.at(micro_batch))
 
     def peak(self, micro_batch: int) -> int:
-        """Predicted peak of live bytes at a micro-batch; never present it as measured."""
+        """Predicted peak of live bytes; never present it as measured."""
         return math.ceil(self.peak_moment(micro_batch).live.at(micro_batch))
 
     def phase_peaks(self, micro_batch: int) -> dict[str, int]:

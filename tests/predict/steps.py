@@ -15,6 +15,7 @@ from advisor.phase import Phase
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import Kind, StepWork, Work, work_through
+from advisor.predict.trace.step_trace import StepTrace, trace_steps
 from advisor.predict.trace.work_counter import WorkCounter
 from advisor.training.training import Training
 
@@ -91,3 +92,17 @@ def flops(works: Iterable[Work], phase: Phase | None = None, kind: Kind | None =
 
 def named(works: Iterable[Work], operator: str, phase: Phase | None = None) -> list[Work]:
     return [one for one in works if one.operator == operator and phase in (None, one.phase)]
+
+
+def trace_step(
+    build: Callable[[], Training],
+    batch: Any,
+    *,
+    micro_batch: int,
+    device: torch.device,
+    mode: FakeTensorMode,
+    stands_for_another: bool = False,
+) -> StepTrace:
+    """Trace the second step of a training; see :func:`trace_steps`."""
+    batches = [(micro_batch, batch)]
+    return trace_steps(build, batches, device=device, mode=mode, stands_for_another=stands_for_another)[0]

@@ -24,7 +24,7 @@ class _Known(msgspec.Struct):
     epoch: int
 
 
-class LiveStorages(OperatorMode):
+class LiveStorages(OperatorMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that knows which storages live at every moment.
 
     It sees the result of every operation. What an operation allocates and frees before it returns, and what compiled

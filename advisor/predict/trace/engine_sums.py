@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -32,14 +32,7 @@ _ENGINE = "_engine_run_backward"
 """The last function of Python before autograd's engine, where that runs in its caller's thread."""
 
 
-class _Uses(NamedTuple):
-    """References to a tensor and to its storage while it is added to."""
-
-    tensor: int
-    storage: int
-
-
-class EngineSums(OperatorMode):
+class EngineSums(OperatorMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that lets sums of gradients be made in place; it must be the last one that is entered."""
 
     def __init__(self) -> None:
@@ -64,7 +57,6 @@ class EngineSums(OperatorMode):
 
 
 def _is_of_indexing() -> bool:
-    """Whether it is the backward pass of indexing that asks for it: it puts gradients into zeros of its own."""
     node = torch._C._current_autograd_node()
     return node is not None and node.name().startswith("IndexBackward")
 
@@ -99,16 +91,17 @@ def _is_the_engines(dispatch: types.FrameType) -> bool:
     return caller is None or caller.f_code.co_name == _ENGINE
 
 
-def _uses(tensor: torch.Tensor) -> _Uses:
-    return _Uses(tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # type: ignore[attr-defined]
+def _uses(tensor: torch.Tensor) -> tuple[int, int]:
+    """References to a tensor and to its storage."""
+    return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _uses_of_the_engine() -> _Uses:
-    """As many as there are to a sum that nobody but the engine knows of."""
-    seen: list[_Uses] = []
+def _uses_of_the_engine() -> tuple[int, int]:
+    """Those of a sum that nobody but the engine knows of."""
+    seen: list[tuple[int, int]] = []
 
-    class Probe(OperatorMode):
+    class Probe(OperatorMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is _aten.add.Tensor and torch._C._current_graph_task_id() != -1:
                 seen.append(_uses(args[0]))

@@ -16,7 +16,7 @@ from advisor.predict.trace.operator_work import operator_work
 __all__ = ["WorkCounter"]
 
 
-class WorkCounter(OperatorMode):
+class WorkCounter(OperatorMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that counts the work of every operator.
 
     Attributes:
