@@ -12,6 +12,7 @@ batch. Prints a Markdown table.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +23,18 @@ import msgspec
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from advisor.measure.memory.meter import listening
 from advisor.measure.speed.device_rates import device_rates
 from advisor.measure.timing import TimingPlan, time_steps
 from advisor.methods.use import MethodUse, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
-from advisor.predict.calibration import TimePrediction
-from advisor.predict.step_work import StepWork
-from advisor.predict.trace.work_counter import count_work
+from advisor.predict.step_work import StepWork, work_through
+from advisor.predict.trace.work_counter import WorkCounter
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.source import resolve_source
+from benchmarks.calibration import TimePrediction
 
 __all__ = ["Row", "main", "rows_of", "table"]
 
@@ -160,7 +162,14 @@ def _counted(
             Policy(methods=uses, micro_batch=2**20), workload.build_model(), device=device, **_options(workload)
         )
         try:
-            return count_work(training, workload.make_batch, batches=batches)
+            training.step(workload.make_batch(batches[0]))  # makes the optimizer's state
+            counted = []
+            for batch in batches:
+                counter = WorkCounter()
+                with counter, listening(training, functools.partial(setattr, counter, "phase")):
+                    training.step(workload.make_batch(batch))
+                counted.append((batch, counter.works))
+            return work_through(*counted)
         finally:
             training.close()
 

@@ -13,11 +13,13 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch; its default settings i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from advisor.predict.blocks import LARGEST_SMALL_BYTES, Block, Pool, rounded
+from advisor.predict.blocks import LARGEST_SMALL_BYTES, SMALLEST_BLOCK_BYTES, Block, Pool
+from advisor.predict.rounding import round_up
 from advisor.predict.segments import ExpandableSegments, FixedSegments, Segments, segment_bytes
 
 __all__ = ["CachingAllocator", "Replay", "replay"]
@@ -32,7 +34,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         peak_reserved_bytes: Peak reserved memory, as reported by ``torch.cuda.max_memory_reserved``.
         peak_allocated_bytes: Peak memory of blocks in use, as reported by ``torch.cuda.max_memory_allocated``: sizes
             rounded to 512 bytes, including the rest of a large block if that is too small to be split off.
-        segments: Most segments held at once; expandable ones are one per pool, however much of them is mapped.
         retries: How often the cache was released because the limit was reached (``num_alloc_retries``).
         out_of_memory: Whether an allocation failed nevertheless, which ends the replay: the peaks are those of the
             events before.
@@ -40,7 +41,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     peak_reserved_bytes: int
     peak_allocated_bytes: int
-    segments: int
     retries: int
     out_of_memory: bool
 
@@ -73,35 +73,31 @@ def replay(
     assert 0 <= switched <= len(log), f"event {switched} is not one of {len(log)}"
     allocator = CachingAllocator(expandable=expandable and not switched, limit_bytes=limit_bytes)
     live: dict[int, Block] = {}
-    fits = _play(allocator, log, 0, switched, live)
+    fits = _play(allocator, log[:switched], live)
     if switched:
         allocator.expand()
-    fits = fits and _play(allocator, log, switched, len(log), live)
+    fits = fits and _play(allocator, log[switched:], live)
     if step is not None and fits and _is_closed(log[step:]):
-        fits = _play_again(allocator, log, step, live)
+        fits = _play_again(allocator, log[step:], live)
     return Replay(
         peak_reserved_bytes=allocator.peak_reserved_bytes,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
-        segments=allocator.segments,
         retries=allocator.retries,
         out_of_memory=not fits,
     )
 
 
-def _play(
-    allocator: CachingAllocator, log: Sequence[tuple[int, int]], begin: int, end: int, live: dict[int, Block]
-) -> bool:
-    """Play the events from ``begin`` up to ``end``; return whether all succeeded."""
-    for index in range(begin, end):
-        identity, size = log[index]
+def _play(allocator: CachingAllocator, events: Iterable[tuple[int, int]], live: dict[int, Block]) -> bool:
+    """Play events; return whether all succeeded."""
+    for identity, size in events:
         if size > 0:
-            assert identity not in live, f"storage {identity} is allocated twice, the second time by event {index}"
+            assert identity not in live, f"storage {identity} is allocated twice"
             block = allocator.allocate(size)
             if block is None:
                 return False
             live[identity] = block
         elif size < 0:
-            assert identity in live, f"event {index} frees storage {identity}, which is not allocated"
+            assert identity in live, f"storage {identity} is freed, but not allocated"
             block = live.pop(identity)
             assert block.requested == -size, f"storage {identity} has {block.requested} bytes, but {-size} are freed"
             allocator.free(block)
@@ -121,14 +117,12 @@ def _is_closed(step: Sequence[tuple[int, int]]) -> bool:
     return not live
 
 
-def _play_again(
-    allocator: CachingAllocator, log: Sequence[tuple[int, int]], begin: int, live: dict[int, Block]
-) -> bool:
+def _play_again(allocator: CachingAllocator, step: Sequence[tuple[int, int]], live: dict[int, Block]) -> bool:
     """Repeat a step until it is steady; return whether all allocations succeeded."""
     steady = 0
     for _ in range(_MOST_STEPS - 1):
         before = allocator.reserved_bytes
-        if not _play(allocator, log, begin, len(log), live):
+        if not _play(allocator, step, live):
             return False
         steady = steady + 1 if allocator.reserved_bytes == before else 0
         if steady == _STEADY_STEPS:
@@ -163,15 +157,10 @@ class CachingAllocator:
         """Bytes reserved now."""
         return self._source.held_bytes
 
-    @property
-    def segments(self) -> int:
-        """Most segments held at once so far."""
-        return self._source.most
-
     def allocate(self, requested: int) -> Block | None:
         """A block of this many bytes (at least 1); ``None`` if there is no room even after releasing the cache."""
         assert requested > 0
-        size = rounded(requested)
+        size = round_up(requested, SMALLEST_BLOCK_BYTES)  # ``roundup_power2_divisions`` is off by default
         pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
         block = self._source.best_fit(pool, size)
         if block is None:
@@ -208,11 +197,8 @@ class CachingAllocator:
 
     def _may_grow(self, size: int) -> bool:
         """Whether the limit has room for a segment, after releasing the cache if necessary."""
-        if self._limit_bytes is None:
-            return True
-        segment = segment_bytes(size)
-        if self._source.held_bytes + segment <= self._limit_bytes:
-            return True
-        self.retries += 1
-        self.empty_cache()
-        return self._source.held_bytes + segment <= self._limit_bytes
+        most = math.inf if self._limit_bytes is None else self._limit_bytes - segment_bytes(size)
+        if self._source.held_bytes > most:
+            self.retries += 1
+            self.empty_cache()
+        return self._source.held_bytes <= most

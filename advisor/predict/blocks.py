@@ -14,7 +14,6 @@ __all__ = [
     "SMALL_SEGMENT_BYTES",
     "Block",
     "Pool",
-    "rounded",
 ]
 
 _MEBIBYTE = 1 << 20
@@ -30,11 +29,6 @@ SMALL_SEGMENT_BYTES = 2 * _MEBIBYTE
 
 LARGE_SEGMENT_BYTES = 20 * _MEBIBYTE
 """``large_segment_size``: a segment for up to 10 MiB, or a page of an expandable one, of the large pool."""
-
-
-def rounded(requested: int) -> int:
-    """Bytes that a request counts for: the next multiple of 512 (``roundup_power2_divisions`` is off by default)."""
-    return -(-requested // SMALLEST_BLOCK_BYTES) * SMALLEST_BLOCK_BYTES
 
 
 class Block:

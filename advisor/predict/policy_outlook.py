@@ -48,18 +48,17 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         policy: The policy, at the requested micro-batch.
         device: The device's name.
         limit_bytes: Memory limit of the training.
-        limit_from: Where that limit comes from, for people.
+        limit_from: Where that limit comes from, in words.
         asked: Memory at the requested batch.
-        batch_from: Where that batch comes from, for people.
+        batch_from: Where that batch comes from, in words.
         largest: Memory at the largest batch within the limit; ``None`` if not even one sample fits, or if memory does
             not depend on the batch.
         fits: Whether the requested batch is within the limit: by reserved bytes (with expandable segments if the policy
             has them) if known, else by live bytes.
-        reserved: Memory reserved by torch's caching allocator, without and with expandable segments; empty on a CPU, or
-            if it cannot be predicted.
-        manner: How the prediction was made.
-        traced_at: The micro-batches that were traced.
-        trace_seconds: Time spent tracing.
+        reserved: As in :class:`MemoryPrediction`, like the next three.
+        manner: Likewise.
+        traced_at: Likewise.
+        trace_seconds: Likewise.
         times: Predicted step times at the requested batch and at the largest, if available.
         notes: Notes for the user.
     """
@@ -102,13 +101,13 @@ def outlook_of(
     """Derive the outlook from a prediction.
 
     Args:
-        prediction: Prediction of the policy's memory.
-        workload: The workload's name.
-        policy: The policy, at the requested batch.
-        device: The device's name.
-        limit_bytes: Memory limit of the training.
-        limit_from: Where that limit comes from, for people.
-        batch_from: Where the batch comes from, for people.
+        prediction: Of the policy's memory.
+        workload: As in :class:`Outlook`, like all up to ``batch_from``.
+        policy: Likewise.
+        device: Likewise.
+        limit_bytes: Likewise.
+        limit_from: Likewise.
+        batch_from: Likewise.
         work: The work of a step, if it was counted.
         rates: The device's rates, if known.
         notes: Notes for the user, in addition to the prediction's own.
@@ -123,10 +122,8 @@ def outlook_of(
     at = [asked] if not 1 <= largest < math.inf else [asked, _at(prediction, math.floor(largest))]
     times: tuple[PredictedStep, ...] = ()
     if work is not None and rates is not None:
-        steps = policy.accumulation_steps
-        times = tuple(
-            predict_step(work, batch * steps, rates) for batch in dict.fromkeys(one.micro_batch for one in at)
-        )
+        batches = dict.fromkeys(one.micro_batch * policy.accumulation_steps for one in at)
+        times = tuple(predict_step(work, batch, rates) for batch in batches)
     return Outlook(
         workload=workload,
         policy=policy,

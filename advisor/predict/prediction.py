@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
 
 import msgspec
 
@@ -42,18 +41,20 @@ class Manner(enum.Enum):
 
 
 class Affine(msgspec.Struct, frozen=True):
-    """Bytes against the micro-batch: ``fixed + per_sample * micro_batch``.
-
-    Attributes:
-        fixed: Bytes independent of the batch.
-        per_sample: Bytes per sample.
-    """
+    """A line against the micro-batch, mostly of bytes: ``fixed + per_sample * micro_batch``."""
 
     fixed: float
     per_sample: float
 
+    @classmethod
+    def through(cls, first: tuple[float, float], second: tuple[float, float]) -> Affine:
+        """The line through two points ``(micro-batch, value)``."""
+        (batch, value), (larger, other) = first, second
+        slope = (other - value) / (larger - batch)
+        return cls(value - slope * batch, slope)
+
     def at(self, micro_batch: float) -> float:
-        """Bytes at a micro-batch."""
+        """The value at a micro-batch."""
         return self.fixed + self.per_sample * micro_batch
 
 
@@ -146,18 +147,12 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
     reserved: tuple[Reserved, ...] = ()
 
     def peak_moment(self, micro_batch: int, phase: str | None = None) -> Moment:
-        """The moment with the most live bytes, of one phase or of all.
-
-        Raises:
-            KeyError: There is no such phase in the step.
-        """
-        moments = [moment for moment in self.moments if phase is None or moment.phase == phase]
-        if not moments:
-            raise KeyError(phase)
+        """The moment with the most live bytes, of one phase or of all."""
+        moments = (moment for moment in self.moments if phase in (None, moment.phase))
         return max(moments, key=lambda moment: moment.live.at(micro_batch))
 
     def peak(self, micro_batch: int) -> int:
-        """Predicted peak of live bytes at a micro-batch; never present it as measured."""
+        """Predicted peak of live bytes; never present it as measured."""
         return math.ceil(self.peak_moment(micro_batch).live.at(micro_batch))
 
     def phase_peaks(self, micro_batch: int) -> dict[str, int]:
@@ -167,8 +162,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     def breakdown(self, micro_batch: int) -> dict[Category, int]:
         """Live bytes at the peak, by category."""
-        parts: Mapping[Category, Affine] = self.peak_moment(micro_batch).parts
-        return {category: round(part.at(micro_batch)) for category, part in parts.items()}
+        return {kind: round(part.at(micro_batch)) for kind, part in self.peak_moment(micro_batch).parts.items()}
 
     def largest_batch(self, usable_bytes: float) -> float:
         """The largest micro-batch whose peak fits in this many bytes.

@@ -16,7 +16,7 @@ from advisor.hardware.rates import DeviceRates
 from advisor.phase import Phase
 from advisor.predict.step_work import Kind, StepWork, Work
 
-__all__ = ["Bound", "PredictedPhase", "PredictedStep", "predict_step", "predicted_seconds"]
+__all__ = ["Bound", "PredictedPhase", "PredictedStep", "predict_step"]
 
 
 class Bound(enum.Enum):
@@ -32,7 +32,7 @@ class PredictedPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Prediction for one phase of a step.
 
     Attributes:
-        phase: The phase.
+        phase: Which.
         predicted_seconds: Its time.
         seconds_by_bound: That time by the bounds of its operators.
         flops: Floating-point operations of its matrix products, convolutions and attention.
@@ -77,7 +77,7 @@ class PredictedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def predicted_seconds(self) -> float:
-        """How long the step takes."""
+        """Time of the step."""
         return sum(one.predicted_seconds for one in self.phases)
 
     @property
@@ -119,13 +119,7 @@ class PredictedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def predict_step(work: StepWork, batch: int, rates: DeviceRates) -> PredictedStep:
-    """The step at a batch on a device.
-
-    Args:
-        work: The training's work.
-        batch: Samples, at least 1.
-        rates: The device's rates.
-    """
+    """The step at a batch of at least one sample, on a device with these rates."""
     assert batch >= 1, f"a batch has at least one sample, got {batch}"
     by_phase: dict[Phase, list[Work]] = {}
     for one in work.work_at(batch):
@@ -134,13 +128,8 @@ def predict_step(work: StepWork, batch: int, rates: DeviceRates) -> PredictedSte
     return PredictedStep(batch=batch, phases=phases, measured_rates=rates.measured)
 
 
-def predicted_seconds(work: Work, rates: DeviceRates) -> dict[Bound, float]:
-    """Time of a group of similar operators under each bound alone; the largest counts.
-
-    Args:
-        work: The group's work.
-        rates: The device's rates.
-    """
+def _seconds(work: Work, rates: DeviceRates) -> dict[Bound, float]:
+    """Time of a group of similar operators under each bound alone; the largest counts."""
     calls = max(work.launches, 1.0)
     launching = work.launches * (rates.launch_seconds or 0.0)
     if work.kind in (Kind.TO_DEVICE, Kind.TO_HOST):
@@ -167,8 +156,9 @@ def _phase(phase: Phase, works: Iterable[Work], rates: DeviceRates) -> Predicted
     seconds: list[dict[Bound, float]] = []
     flops = moved = transferred = launches = 0.0
     for work in works:
-        bounds = predicted_seconds(work, rates)
-        seconds.append({(bound := _largest(bounds)): bounds[bound]})
+        bounds = _seconds(work, rates)
+        bound = _largest(bounds)
+        seconds.append({bound: bounds[bound]})
         flops += work.flops
         launches += work.launches
         if work.kind in (Kind.TO_DEVICE, Kind.TO_HOST):
@@ -188,11 +178,8 @@ def _phase(phase: Phase, works: Iterable[Work], rates: DeviceRates) -> Predicted
 
 
 def _summed(parts: Iterable[dict[Bound, float]]) -> dict[Bound, float]:
-    total = dict.fromkeys(Bound, 0.0)
-    for part in parts:
-        for bound, seconds in part.items():
-            total[bound] += seconds
-    return total
+    known = list(parts)
+    return {bound: sum(part.get(bound, 0.0) for part in known) for bound in Bound}
 
 
 def _largest(seconds: dict[Bound, float]) -> Bound:

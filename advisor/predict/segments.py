@@ -17,6 +17,7 @@ from advisor.predict.blocks import (
     Block,
     Pool,
 )
+from advisor.predict.rounding import round_up
 
 __all__ = ["ExpandableSegments", "FixedSegments", "Segments", "segment_bytes"]
 
@@ -39,17 +40,11 @@ def segment_bytes(size: int) -> int:
         return SMALL_SEGMENT_BYTES
     if size < _SMALLEST_OWN_SEGMENT:
         return LARGE_SEGMENT_BYTES
-    return -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
+    return round_up(size, _LARGE_ROUNDING)
 
 
 class Segments(Protocol):
-    """A way to get memory from the driver and release it.
-
-    Attributes:
-        most: Largest number of segments held at once.
-    """
-
-    most: int
+    """A way to get memory from the driver and release it."""
 
     @property
     def held_bytes(self) -> int:
@@ -69,16 +64,10 @@ class Segments(Protocol):
 
 
 class FixedSegments:
-    """One ``cudaMalloc`` per segment; a segment is released only as a whole, when none of it is in use.
-
-    Attributes:
-        count: Segments now.
-    """
+    """One ``cudaMalloc`` per segment; a segment is released only as a whole, when none of it is in use."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
-        self.most = 0
-        self.count = 0
         self._next_address = 0
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
@@ -91,8 +80,6 @@ class FixedSegments:
         segment = Block(pool, self._next_address, segment_bytes(size))
         self._next_address += segment.size
         self.held_bytes += segment.size
-        self.count += 1
-        self.most = max(self.most, self.count)
         return segment
 
     def splits(self, pool: Pool, remaining: int) -> bool:
@@ -106,7 +93,6 @@ class FixedSegments:
                 if block.before is None and block.after is None:
                     pool.remove(block)
                     self.held_bytes -= block.size
-                    self.count -= 1
 
 
 class ExpandableSegments:
@@ -120,7 +106,6 @@ class ExpandableSegments:
         self._before = before or FixedSegments()
         self._first_address = 0 if before is None else _ABOVE_FIXED
         self._mapped_bytes = 0
-        self.most = self._before.most
         self._begun: set[bool] = set()
 
     @property
@@ -165,7 +150,6 @@ class ExpandableSegments:
     def _lowest_room(self, pool: Pool, size: int) -> Block:
         if pool.small not in self._begun:
             self._begun.add(pool.small)
-            self.most = max(self.most, self._before.count + len(self._begun))
             begun = Block(pool, self._first_address, _ENDLESS)
             begun.mapped = False
             pool.add(begun)
@@ -184,8 +168,7 @@ class ExpandableSegments:
 
     def _map(self, block: Block, size: int) -> None:
         """Map the first pages of an unmapped block and merge them with free neighbours."""
-        page = _page(block.pool)
-        mapped = -(-size // page) * page
+        mapped = round_up(size, _page(block.pool))
         block.pool.remove(block)
         if mapped < block.size:
             block.pool.add(block.cut(mapped))
@@ -197,7 +180,7 @@ class ExpandableSegments:
     def _unmap(self, block: Block) -> None:
         """Unmap the whole pages of a free block; the rest before and after them stays free and mapped."""
         page = _page(block.pool)
-        begin = -(-block.address // page) * page
+        begin = round_up(block.address, page)
         end = (block.address + block.size) // page * page
         if begin >= end:
             return

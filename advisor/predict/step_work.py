@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from advisor.phase import Phase
+from advisor.predict.prediction import Affine
 
-__all__ = ["Amount", "Kind", "StepWork", "Work", "WorkGroup", "work_through"]
+__all__ = ["Kind", "StepWork", "Work", "work_through"]
 
 
 class Kind(enum.Enum):
@@ -60,75 +61,30 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 _AMOUNTS = ("launches", "flops", "read_bytes", "written_bytes", "fresh_bytes")
 
 
-class Amount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``constant + per_sample * batch``; either may be 0."""
-
-    constant: float
-    per_sample: float
-
-    @classmethod
-    def through(cls, first: tuple[int, float], second: tuple[int, float]) -> Amount:
-        """The line through two points ``(batch, amount)``."""
-        (batch, amount), (larger, other) = first, second
-        per_sample = (other - amount) / (larger - batch)
-        return cls(constant=amount - per_sample * batch, per_sample=per_sample)
-
-    def at(self, batch: float) -> float:
-        """The amount at a batch."""
-        return self.constant + self.per_sample * batch
-
-
-class WorkGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Calls that are alike at every batch, such as the same layer in every block. The amounts are totals.
-
-    Attributes:
-        phase: As in :class:`Work`.
-        kind: Likewise.
-        operator: Likewise.
-        number_format: Likewise.
-        launches: Kernels started.
-        flops: Floating-point operations.
-        read_bytes: Bytes read.
-        written_bytes: Bytes written into memory that was in use before.
-        fresh_bytes: Bytes written into memory taken for the results.
-    """
-
-    phase: Phase
-    kind: Kind
-    operator: str
-    number_format: str
-    launches: Amount
-    flops: Amount
-    read_bytes: Amount
-    written_bytes: Amount
-    fresh_bytes: Amount
-
-    def at(self, batch: float) -> Work:
-        """The work at a batch."""
-        return Work(
-            phase=self.phase,
-            kind=self.kind,
-            operator=self.operator,
-            number_format=self.number_format,
-            **{name: getattr(self, name).at(batch) for name in _AMOUNTS},
-        )
-
-
 class StepWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The work of one training step at any batch.
 
     Attributes:
-        groups: In the order of their first call.
-        batches: The two counted batches. The work is exact there, and at others if every operator's is affine in the
-            batch, which holds unless samples are compared with each other.
+        groups: Calls that are alike at every batch, such as the same layer in every block: their total work at either
+            of two batches, in the order of their first call.
+        batches: These two. The work is exact there, and at others if every operator's is affine in the batch, which
+            holds unless samples are compared with each other.
     """
 
-    groups: tuple[WorkGroup, ...]
+    groups: tuple[tuple[Work, Work], ...]
     batches: tuple[int, int]
 
     def work_at(self, batch: float) -> tuple[Work, ...]:
         """The work at a batch, by group."""
-        return tuple(group.at(batch) for group in self.groups)
+        return tuple(self._between(*group, batch) for group in self.groups)
+
+    def _between(self, first: Work, second: Work, batch: float) -> Work:
+        one, other = self.batches
+        amounts = {
+            name: Affine.through((one, getattr(first, name)), (other, getattr(second, name))).at(batch)
+            for name in _AMOUNTS
+        }
+        return msgspec.structs.replace(first, **amounts)
 
 
 def work_through(first: tuple[int, Sequence[Work]], second: tuple[int, Sequence[Work]]) -> StepWork:
@@ -150,32 +106,21 @@ def work_through(first: tuple[int, Sequence[Work]], second: tuple[int, Sequence[
         if len(one) != len(other):
             groups[key] = (one, other)
             continue
-        for call, its_like in zip(one, other, strict=True):
-            pair = groups[(call, its_like)]
-            pair[0].append(call)
-            pair[1].append(its_like)
-    return StepWork(
-        groups=tuple(_group((batch, one), (larger, other)) for one, other in groups.values()), batches=(batch, larger)
-    )
+        for pair in zip(one, other, strict=True):
+            for group, call in zip(groups[pair], pair, strict=True):
+                group.append(call)
+    totals = ((_total(one, one or other), _total(other, one or other)) for one, other in groups.values())
+    return StepWork(groups=tuple(totals), batches=(batch, larger))
 
 
 def _by_operator(calls: Iterable[Work]) -> dict[object, list[Work]]:
-    found: dict[object, list[Work]] = {}
+    found: dict[object, list[Work]] = defaultdict(list)
     for call in calls:
-        found.setdefault((call.phase, call.kind, call.operator, call.number_format), []).append(call)
+        found[call.phase, call.kind, call.operator, call.number_format].append(call)
     return found
 
 
-def _group(first: tuple[int, list[Work]], second: tuple[int, list[Work]]) -> WorkGroup:
-    known = (first[1] or second[1])[0]
-    amounts = {
-        name: Amount.through((first[0], _total(first[1], name)), (second[0], _total(second[1], name)))
-        for name in _AMOUNTS
-    }
-    return WorkGroup(
-        phase=known.phase, kind=known.kind, operator=known.operator, number_format=known.number_format, **amounts
-    )
-
-
-def _total(calls: Iterable[Work], name: str) -> float:
-    return float(sum(getattr(call, name) for call in calls))
+def _total(calls: Sequence[Work], alike: Sequence[Work]) -> Work:
+    """The sum of some calls, of which there may be none, of a group."""
+    sums = {name: float(sum(getattr(call, name) for call in calls)) for name in _AMOUNTS}
+    return msgspec.structs.replace(alike[0], **sums)

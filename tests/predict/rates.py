@@ -6,7 +6,10 @@ from typing import Any
 
 from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.phase import Phase
-from advisor.predict.step_work import Amount, Kind, StepWork, WorkGroup
+from advisor.predict.prediction import Affine
+from advisor.predict.step_work import Kind, StepWork, Work
+
+BATCHES = (2, 4)
 
 
 def rates(**changes: Any) -> DeviceRates:
@@ -23,18 +26,17 @@ def rates(**changes: Any) -> DeviceRates:
     return DeviceRates(**(known | changes))
 
 
-def group(phase: Phase = Phase.FORWARD, kind: Kind = Kind.MATRIX, **amounts: Any) -> WorkGroup:
+def group(phase: Phase = Phase.FORWARD, kind: Kind = Kind.MATRIX, **amounts: Any) -> tuple[Work, Work]:
     """A group whose amounts are numbers, for those that do not grow, or pairs of a constant and a slope."""
     fields = {"number_format": amounts.pop("number_format", "float32"), "operator": "an operator"}
     known = dict.fromkeys(("launches", "flops", "read_bytes", "written_bytes", "fresh_bytes"), 0.0) | amounts
-    lines = {
-        name: Amount(constant=value[0], per_sample=value[1])
-        if isinstance(value, tuple)
-        else Amount(constant=value, per_sample=0.0)
-        for name, value in known.items()
-    }
-    return WorkGroup(phase=phase, kind=kind, **fields, **lines)
+    lines = {name: Affine(*value) if isinstance(value, tuple) else Affine(value, 0.0) for name, value in known.items()}
+    small, large = (
+        Work(phase=phase, kind=kind, **fields, **{name: line.at(batch) for name, line in lines.items()})
+        for batch in BATCHES
+    )
+    return small, large
 
 
-def work_of(*groups: WorkGroup) -> StepWork:
-    return StepWork(groups=groups, batches=(2, 4))
+def work_of(*groups: tuple[Work, Work]) -> StepWork:
+    return StepWork(groups=groups, batches=BATCHES)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from advisor.measure.memory.meter import listening
 from advisor.methods.use import MethodUse
 from advisor.phase import Phase
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
-from advisor.predict.step_work import Kind, StepWork, Work
-from advisor.predict.trace.work_counter import WorkCounter, count_step, count_work
+from advisor.predict.step_work import Kind, StepWork, Work, work_through
+from advisor.predict.trace.step_trace import StepTrace, trace_steps
+from advisor.predict.trace.work_counter import WorkCounter
 from advisor.training.training import Training
 
 
@@ -30,6 +33,19 @@ def training_of(model: torch.nn.Module, *methods: MethodUse, **options: Any) -> 
     return apply_policy(Policy(methods=methods, micro_batch=2**20), model, device="cpu", **options)
 
 
+def count_step(training: Training, batch: Any) -> list[Work]:
+    """Take one step and count its work.
+
+    Args:
+        training: Of real or of fake tensors, with its optimizer state in place.
+        batch: What it takes its step on.
+    """
+    counter = WorkCounter()
+    with counter, listening(training, functools.partial(setattr, counter, "phase")):
+        training.step(batch)
+    return counter.works
+
+
 def fake_work(
     build: Callable[[], torch.nn.Module],
     make_batch: Callable[[int], Any],
@@ -41,7 +57,10 @@ def fake_work(
     with FakeTensorMode():
         training = training_of(build(), *methods, **options)
         try:
-            return count_work(training, make_batch, batches=batches)
+            for _ in range(1 + training.settling_steps):  # the first also makes the optimizer's state
+                training.step(make_batch(batches[0]))
+            first, second = ((batch, count_step(training, make_batch(batch))) for batch in batches)
+            return work_through(first, second)
         finally:
             training.close()
 
@@ -62,7 +81,7 @@ def fake_step(
 def counted(function: Callable[[], Any]) -> list[Work]:
     """The calls of a function, as if they were the forward pass of a step."""
     with WorkCounter() as counter:
-        counter.enter(Phase.FORWARD)
+        counter.phase = Phase.FORWARD
         function()
     return counter.works
 
@@ -73,3 +92,17 @@ def flops(works: Iterable[Work], phase: Phase | None = None, kind: Kind | None =
 
 def named(works: Iterable[Work], operator: str, phase: Phase | None = None) -> list[Work]:
     return [one for one in works if one.operator == operator and phase in (None, one.phase)]
+
+
+def trace_step(
+    build: Callable[[], Training],
+    batch: Any,
+    *,
+    micro_batch: int,
+    device: torch.device,
+    mode: FakeTensorMode,
+    stands_for_another: bool = False,
+) -> StepTrace:
+    """Trace the second step of a training; see :func:`trace_steps`."""
+    batches = [(micro_batch, batch)]
+    return trace_steps(build, batches, device=device, mode=mode, stands_for_another=stands_for_another)[0]

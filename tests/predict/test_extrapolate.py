@@ -10,7 +10,7 @@ from advisor.measure.memory.storages import HostData
 from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
 from advisor.methods.compose import apply_uses
 from advisor.methods.use import MethodUse, use
-from advisor.predict.trace.extrapolate import predict_between
+from advisor.predict.trace.envelope import predict_between
 from advisor.training.training import Phase
 from tests.methods.tiny import MODELS, training_of
 

@@ -14,8 +14,9 @@ from advisor.predict.cuda.on_cuda import cublas_workspace_bytes, on_cuda, standi
 from advisor.predict.prediction import Category, CudaDevice, MemoryPrediction
 from advisor.predict.step_work import Kind
 from advisor.predict.trace.envelope import predict_aligned
-from advisor.predict.trace.step_trace import StepTrace, faked, trace_step
+from advisor.predict.trace.step_trace import StepTrace, faked
 from tests.methods.tiny import MODELS
+from tests.predict.steps import trace_step
 from tests.predict.test_predicted_memory import built
 
 CPU = torch.device("cpu")

@@ -7,11 +7,11 @@ import pytest
 
 from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.methods.use import MethodUse, use
-from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.policy_outlook import Outlook, outlook_of
 from advisor.predict.prediction import Affine, Category, MemoryPrediction, Moment, Reserved
-from advisor.predict.step_work import Amount, Kind, StepWork, WorkGroup
+from advisor.predict.step_work import StepWork
+from tests.predict.rates import group, work_of
 
 BACKWARD = Moment(
     phase="backward",
@@ -127,23 +127,7 @@ RATES = DeviceRates(
     fresh_bandwidth=Bandwidth.constant(1e9),
     measured=False,
 )
-NOTHING = Amount(constant=0.0, per_sample=0.0)
-WORK = StepWork(
-    groups=(
-        WorkGroup(
-            phase=Phase.FORWARD,
-            kind=Kind.MATRIX,
-            operator="mm",
-            number_format="float32",
-            launches=NOTHING,
-            flops=Amount(constant=0.0, per_sample=20.0),
-            read_bytes=NOTHING,
-            written_bytes=NOTHING,
-            fresh_bytes=NOTHING,
-        ),
-    ),
-    batches=(2, 4),
-)
+WORK = work_of(group(flops=(0.0, 20.0)))
 
 
 def test_the_time_of_a_step_is_predicted_at_both_batches_where_rates_are_known() -> None:

@@ -17,9 +17,10 @@ from advisor.methods.use import MethodUse, use
 from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.predict.trace.envelope import are_alike, predict_aligned
 from advisor.predict.trace.scratch import measured_scratch
-from advisor.predict.trace.step_trace import StepTrace, faked, faked_model, trace_step, with_scratch
+from advisor.predict.trace.step_trace import StepTrace, faked, faked_model, with_scratch
 from advisor.training.training import Training
 from tests.methods.tiny import MODELS, gpt2, text, training_of
+from tests.predict.steps import trace_step
 
 CPU = torch.device("cpu")
 TOLERANCE = 0.005

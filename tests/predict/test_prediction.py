@@ -51,5 +51,5 @@ def test_a_batch_that_takes_nothing_has_no_bound() -> None:
 
 
 def test_a_phase_that_the_step_has_not_is_an_error() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="empty"):
         prediction(OPTIMIZER).peak_moment(1, "forward")

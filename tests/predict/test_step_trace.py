@@ -12,8 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.predict.trace import side_by_side
 from advisor.predict.trace.envelope import are_alike, predict_aligned
-from advisor.predict.trace.step_trace import faked, trace_step, trace_steps
+from advisor.predict.trace.step_trace import faked, trace_steps
 from advisor.training.training import Training
+from tests.predict.steps import trace_step
 
 CPU = torch.device("cpu")
 WIDTH = 64

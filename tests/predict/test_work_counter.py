@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.methods.use import use
 from advisor.phase import Phase
 from advisor.predict.step_work import Kind, work_through
-from advisor.predict.trace.work_counter import WorkCounter, count_step
+from advisor.predict.trace.work_counter import WorkCounter
 from tests.methods.tiny import adamw, convnet, gpt2, images, text
-from tests.predict.steps import counted, fake_step, fake_work, flops, named, training_of
+from tests.predict.steps import count_step, counted, fake_step, fake_work, flops, named, training_of
 
 FLOAT = 4
 """Bytes of a float32."""

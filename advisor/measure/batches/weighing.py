@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from advisor.measure.state.first_gradient import every_nth, stride_of
 from advisor.training.batch.targets import count_targets
 from advisor.training.batch.tree import map_tensors
 from advisor.training.training import Training
@@ -48,20 +49,13 @@ def passed(training: Training, part: Any, seed: Callable[[], None]) -> Pass:
 
 
 def _gradient(model: torch.nn.Module) -> npt.NDArray[np.float64]:
-    """Every n-th element of the gradient, on the host."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    stride = max(1, math.ceil(sum(parameter.numel() for parameter in parameters) / _MOST_ELEMENTS))
-    # In numpy, because on a CPU a meter may be counting torch's memory.
-    parts = []
-    for parameter in parameters:
-        if parameter.grad is None:
-            parts.append(np.zeros(len(range(0, parameter.numel(), stride))))
-        else:
-            grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-            if grad.is_complex():
-                grad = torch.view_as_real(grad.resolve_conj())
-            parts.append(grad.detach().flatten()[::stride].float().cpu().numpy().astype(np.float64))
-    return np.concatenate(parts)
+    stride = stride_of(parameters, _MOST_ELEMENTS)
+    parts = [
+        np.zeros(len(range(0, one.numel(), stride))) if one.grad is None else every_nth(one.grad, stride)
+        for one in parameters
+    ]
+    return np.concatenate(parts).astype(np.float64)
 
 
 def error_of(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> float:

@@ -16,13 +16,13 @@ import msgspec
 import torch
 
 from advisor.errors import DeviceOutOfMemoryError
-from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
+from advisor.measure.measurement import MemoryMeasurement
 from advisor.measure.memory.allocation_log import AllocationLog
 from advisor.measure.memory.live_storage import LiveStorages
-from advisor.measure.memory.meter import gradient_bytes, listening, optimizer_state_bytes
+from advisor.measure.memory.meter import breakdown, gradient_bytes, listening
 from advisor.measure.memory.resident import ResidentPeak
-from advisor.measure.memory.storages import HostData, bytes_of, living_tensors, tensors_in, view_bytes
-from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
+from advisor.measure.memory.storages import HostData, living_tensors, tensors_in, view_bytes
+from advisor.measure.memory.timeline import MemoryTimeline, note_span, timeline_of
 from advisor.text.units import format_bytes
 from advisor.training.chunking import telling_of_chunks
 from advisor.training.training import Phase
@@ -38,7 +38,7 @@ class CpuMemory:
 
     Args:
         device: The CPU.
-        limit_bytes: Live bytes that no step may pass.
+        limit_bytes: Most live bytes of a step.
         host_data: Storages that are no memory of the training: the data set and the batches that wait.
     """
 
@@ -75,16 +75,12 @@ class CpuMemory:
                 if ended is Phase.FORWARD:
                     activations = max(activations, storages.born_in(storages.epoch))
                 if ended is Phase.BACKWARD:
-                    gradients = max(gradients, gradient_bytes(training.model, self._device))
+                    gradients = max(gradients, gradient_bytes(training))
                 storages.next_epoch()
                 phases.append((time.time_ns(), phase))
 
             def hear(begins: bool) -> None:
-                now = time.time_ns()
-                if begins:
-                    in_chunks.append((now, now))
-                else:
-                    in_chunks[-1] = (in_chunks[-1][0], now)
+                note_span(in_chunks, time.time_ns(), begins=begins)
 
             storages.next_epoch()
             with log, listening(training, listen), telling_of_chunks(hear):
@@ -106,13 +102,7 @@ class CpuMemory:
             forward_peak_bytes=peaks.get(Phase.FORWARD, 0),
             backward_peak_bytes=peaks.get(Phase.BACKWARD, 0),
             optimizer_peak_bytes=peaks.get(Phase.OPTIMIZER, 0),
-            breakdown=MemoryBreakdown(
-                parameters=bytes_of(list(training.model.parameters()), self._device),
-                buffers=bytes_of(list(training.model.buffers()), self._device),
-                gradients=gradients,
-                optimizer_state=optimizer_state_bytes(training),
-                activations=activations,
-            ),
+            breakdown=breakdown(training, gradients=gradients, activations=activations),
         )
         return loss, memory
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
+from advisor.measure.measurement import MemoryMeasurement
 from advisor.measure.memory.cublas_workspaces import held_workspace_bytes
 from advisor.measure.memory.cuda_history import CudaHistory
-from advisor.measure.memory.meter import gradient_bytes, listening, optimizer_state_bytes
-from advisor.measure.memory.storages import bytes_of, tensors_in, view_bytes
+from advisor.measure.memory.meter import breakdown, gradient_bytes, listening
+from advisor.measure.memory.storages import tensors_in, view_bytes
 from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.measure.speed.energy import NvmlDevice
 from advisor.training.chunking import telling_of_chunks
@@ -87,7 +87,7 @@ class CudaMemory:
             if peaks.phase is Phase.FORWARD:
                 activations = max(activations, now - at_forward - moved)
             if peaks.phase is Phase.BACKWARD:
-                gradients = max(gradients, gradient_bytes(training.model, self._device))
+                gradients = max(gradients, gradient_bytes(training))
             if phase is Phase.FORWARD:
                 at_forward = now
             peaks.begin(phase)
@@ -98,7 +98,7 @@ class CudaMemory:
         peaks.begin(Phase.IDLE)
         history = CudaHistory(self._cuda, self._device)
         try:
-            with listening(training, listen), telling_of_chunks(history.hear_of_pieces):
+            with listening(training, listen), telling_of_chunks(history.hear):
                 loss = training.step(batch)
         finally:
             self.timeline = history.close()
@@ -113,13 +113,7 @@ class CudaMemory:
             forward_peak_bytes=peaks.allocated.get(Phase.FORWARD, 0),
             backward_peak_bytes=peaks.allocated.get(Phase.BACKWARD, 0),
             optimizer_peak_bytes=peaks.allocated.get(Phase.OPTIMIZER, 0),
-            breakdown=MemoryBreakdown(
-                parameters=bytes_of(list(training.model.parameters()), self._device),
-                buffers=bytes_of(list(training.model.buffers()), self._device),
-                gradients=gradients,
-                optimizer_state=optimizer_state_bytes(training),
-                activations=activations,
-            ),
+            breakdown=breakdown(training, gradients=gradients, activations=activations),
         )
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
+from advisor.measure.memory.timeline import MemoryTimeline, note_span, timeline_of
 from advisor.training.training import Phase
 
 __all__ = ["CudaHistory"]
@@ -19,10 +19,10 @@ _SIGNS = {"alloc": 1, "free_requested": -1}
 
 
 class CudaHistory:
-    """Follows one step, if the allocator lets it: another backend than torch's own keeps no log.
+    """Follows one step, if the allocator is torch's own, which keeps a log.
 
     The log has no phases, but the allocator also counts; so a phase begins at a number of changes. If log and counters
-    disagree in the end, nothing is said.
+    disagree in the end, there is no timeline.
 
     Args:
         cuda: ``torch.cuda``, or an object with the same functions.
@@ -50,16 +50,12 @@ class CudaHistory:
         """A phase begins."""
         self._phases.append((self._changes() - self._first, phase))
 
-    def hear_of_pieces(self, begins: bool) -> None:
+    def hear(self, begins: bool) -> None:
         """Work in chunks begins or has ended."""
-        now = self._changes() - self._first
-        if begins:
-            self._in_chunks.append((now, now))
-        else:
-            self._in_chunks[-1] = (self._in_chunks[-1][0], now)
+        note_span(self._in_chunks, self._changes() - self._first, begins=begins)
 
     def close(self) -> MemoryTimeline | None:
-        """Stop, and say what happened; ``None`` where that is not known. To be called in any case."""
+        """Stop, and return what happened; ``None`` if that is not known. To be called in any case."""
         if not self._recording:
             return None
         count = self._changes() - self._first

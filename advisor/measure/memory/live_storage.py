@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.errors import DeviceOutOfMemoryError
+from advisor.measure.memory.operator_mode import OperatorMode
 from advisor.measure.memory.storages import HostData, storages_of
 from advisor.text.units import format_bytes
 
@@ -25,11 +24,11 @@ class _Known(msgspec.Struct):
     epoch: int
 
 
-class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LiveStorages(OperatorMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that knows which storages live at every moment.
 
-    It sees the result of every operation, also inside the backward pass. What an operation allocates and frees
-    before it returns is not visible here; :mod:`advisor.measure.memory.allocation_log` sees that.
+    It sees the result of every operation. What an operation allocates and frees before it returns, and what compiled
+    code allocates, is visible to :mod:`advisor.measure.memory.allocation_log` alone.
 
     Args:
         device: Device whose storages are counted.
@@ -45,7 +44,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, device: torch.device, host_data: HostData, limit_bytes: int | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.device = device
         self.live_bytes = 0
         self.peak_bytes = 0
@@ -74,22 +73,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._look_again()
         return sum(known.size for known in self._known.values() if known.epoch == epoch)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile below this mode.
-
-        It would skip a function that it meets here for the first time, and run it uncompiled ever after: also in the
-        timed steps. What compiled code allocates is seen by the allocation log alone.
-        """
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.add(result)
         return result

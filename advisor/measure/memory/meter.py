@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from advisor.measure.measurement import MemoryMeasurement
+from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory.storages import bytes_of
 from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.training.training import Phase
@@ -16,16 +16,16 @@ from advisor.training.training import Phase
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["MemoryMeter", "gradient_bytes", "listening", "optimizer_state_bytes"]
+__all__ = ["MemoryMeter", "breakdown", "gradient_bytes", "listening", "optimizer_state_bytes"]
 
 
 class MemoryMeter(Protocol):
     """Measures the memory of single steps on one kind of device, and enforces a limit.
 
-    A meter is used as a context manager around everything that a trial does on the device.
+    A context manager around everything that a trial does on the device.
 
     Attributes:
-        timeline: Every moment of the last measured step, or ``None`` where a meter sees only the peaks.
+        timeline: Every moment of the last measured step; ``None`` if only the peaks are known.
     """
 
     timeline: MemoryTimeline | None
@@ -45,23 +45,18 @@ class MemoryMeter(Protocol):
         """
 
     def measured_step(self, training: Training, batch: Any) -> tuple[torch.Tensor, MemoryMeasurement]:
-        """One guarded step with its peak memory. The optimizer state must exist already.
-
-        Raises:
-            DeviceOutOfMemoryError: Live bytes passed the limit (CPU).
-            torch.OutOfMemoryError: The allocator refused (CUDA).
-        """
+        """One guarded step with its peak memory, and the same errors. The optimizer state must exist already."""
 
     def watching(self) -> contextlib.AbstractContextManager[Callable[[MemoryMeasurement], MemoryMeasurement]]:
         """Steps without instruments that may show more than the measured one did.
 
-        What is entered is a function that completes a figure measured before with what has been seen since.
+        It yields a function that completes an earlier measurement with what has been seen since.
         """
 
 
 @contextlib.contextmanager
 def listening(training: Training, listener: Callable[[Phase], None]) -> Iterator[None]:
-    """Let ``listener`` hear the phases of ``training``, then give the place back."""
+    """Let ``listener`` hear the phases of ``training``, in place of another."""
     before = training.phase_listener
     training.phase_listener = listener
     try:
@@ -70,11 +65,22 @@ def listening(training: Training, listener: Callable[[Phase], None]) -> Iterator
         training.phase_listener = before
 
 
-def gradient_bytes(model: torch.nn.Module, device: torch.device) -> int:
+def gradient_bytes(training: Training) -> int:
     """Bytes of the gradients that exist now."""
-    return bytes_of([parameter.grad for parameter in model.parameters()], device)
+    return bytes_of([parameter.grad for parameter in training.model.parameters()], training.device)
 
 
 def optimizer_state_bytes(training: Training) -> int:
     """Bytes of the tensors that the optimizer keeps between steps."""
     return bytes_of([dict(state) for state in training.optimizer.state.values()], training.device)
+
+
+def breakdown(training: Training, *, gradients: int, activations: int) -> MemoryBreakdown:
+    """Bytes by category: of what lives between steps as it is now, of the rest as it was seen."""
+    return MemoryBreakdown(
+        parameters=bytes_of(list(training.model.parameters()), training.device),
+        buffers=bytes_of(list(training.model.buffers()), training.device),
+        gradients=gradients,
+        optimizer_state=optimizer_state_bytes(training),
+        activations=activations,
+    )

@@ -8,16 +8,16 @@ import msgspec
 
 from advisor.training.training import Phase
 
-__all__ = ["MemoryTimeline", "timeline_of"]
+__all__ = ["MemoryTimeline", "note_span", "timeline_of"]
 
 
-class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryTimeline(msgspec.Struct, frozen=True):
     """The moments of a step, in order: the beginning of every phase, and every change.
 
     Attributes:
         live: Bytes that live then.
         phases: The phase of each; ``Phase.IDLE`` is the time outside of the others.
-        changes: What happened: 1 for bytes taken, -1 for bytes given back, 0 where a phase begins.
+        changes: 1 for bytes allocated, -1 for bytes freed, 0 where a phase begins.
     """
 
     live: list[int]
@@ -32,6 +32,14 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
         return peaks
 
 
+def note_span(spans: list[tuple[int, int]], now: int, *, begins: bool) -> None:
+    """Add a span that begins now, or end the last one."""
+    if begins:
+        spans.append((now, now))
+    else:
+        spans[-1] = (spans[-1][0], now)
+
+
 def timeline_of(
     before: int,
     events: Sequence[tuple[int, int]],
@@ -42,34 +50,27 @@ def timeline_of(
 
     Args:
         before: Live bytes when it began.
-        events: ``(time, bytes)`` of what was taken (positive) and given back (negative), in order.
+        events: ``(time, bytes)`` of what was allocated (positive) and freed (negative), in order.
         phases: ``(time, phase that begins)``, in order.
-        in_chunks: ``(begin, end)``, in order, of work in any number of chunks: everything allocated
-            meanwhile counts as one tensor.
+        in_chunks: ``(begin, end)``, in order, of work in any number of chunks: what is allocated meanwhile counts as
+            one tensor.
     """
     events = _as_one(events, in_chunks)
-    timeline = MemoryTimeline(live=[before], phases=[Phase.IDLE], changes=[0])
-
-    def record(live: int, phase: Phase, change: int) -> None:
-        timeline.live.append(live)
-        timeline.phases.append(phase)
-        timeline.changes.append(change)
-
+    moments = [(before, Phase.IDLE, 0)]
     live, phase, coming = before, Phase.IDLE, 0
     for moment, change in events:
         while coming < len(phases) and phases[coming][0] <= moment:
             phase = phases[coming][1]
-            record(live, phase, 0)
+            moments.append((live, phase, 0))
             coming += 1
         live += change
-        record(live, phase, 1 if change > 0 else -1)
-    for _, phase in phases[coming:]:
-        record(live, phase, 0)
-    return timeline
+        moments.append((live, phase, 1 if change > 0 else -1))
+    moments += [(live, phase, 0) for _, phase in phases[coming:]]
+    return MemoryTimeline(*map(list, zip(*moments, strict=True)))
 
 
 def _as_one(events: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The events, those of a span as the most that it took beyond what was there, and what it gave back of that."""
+    """The events, with each span as one allocation of the most that it added, and one for what it freed of that."""
     result: list[tuple[int, int]] = []
     position = 0
     for begin, end in spans:

@@ -45,30 +45,22 @@ class NvmlDevice:
 
         ``None`` inside containers whose process numbers differ from the driver's, and where a process may not see them.
         """
-        if self._handle is None:
-            return None
-        try:
-            processes = self._library.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except self._library.NVMLError:
-            return None
+        processes = self._asked("nvmlDeviceGetComputeRunningProcesses") or ()
         return next((process.usedGpuMemory for process in processes if process.pid == os.getpid()), None)
 
     def energy_joules(self) -> float | None:
         """Energy since the driver was loaded; ``None`` before the Volta generation, and for a part of a GPU."""
-        if self._handle is None or self._is_shared():
-            return None
-        try:
-            return float(self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000
-        except self._library.NVMLError:
-            return None
+        is_in_parts, _ = self._asked("nvmlDeviceGetMigMode") or (0, 0)
+        # In MIG mode the counter is that of all instances.
+        millijoules = None if is_in_parts else self._asked("nvmlDeviceGetTotalEnergyConsumption")
+        return None if millijoules is None else float(millijoules) / 1000
 
-    def _is_shared(self) -> bool:
-        """Whether it is a GPU in MIG mode, whose counter is that of all instances."""
-        try:
-            current, _ = self._library.nvmlDeviceGetMigMode(self._handle)
-        except self._library.NVMLError:
-            return False
-        return bool(current)
+    def _asked(self, question: str) -> Any:
+        """The answer of a function of the library about this device; ``None`` if there is none."""
+        if self._handle is not None:
+            with contextlib.suppress(self._library.NVMLError):
+                return getattr(self._library, question)(self._handle)
+        return None
 
 
 class EnergyMeter:

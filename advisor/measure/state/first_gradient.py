@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +19,18 @@ import torch
 
 from advisor.files import write_whole
 from advisor.measure.fidelity import GradientError
+from advisor.measure.memory.meter import listening
 from advisor.measure.state.sharded import whole
 from advisor.training.device_parameter import device_parameter
 from advisor.training.distribution import plain_names
 from advisor.training.training import Phase, Training
 
-__all__ = ["FirstGradient", "compare_gradient", "save_gradient"]
+__all__ = ["FirstGradient", "compare_gradient", "every_nth", "save_gradient", "save_whole", "stride_of"]
 
 _MOST_ELEMENTS = 2**25
 """Elements that are kept at most: 128 MiB in float32."""
 
-_Values = dict[str, npt.NDArray[np.float32]]
+_Values = dict[str, npt.NDArray[Any]]
 
 
 class FirstGradient:
@@ -44,15 +46,13 @@ class FirstGradient:
         self._parameters: dict[str, torch.Tensor] = {
             name: parameter for name, parameter in named.items() if parameter.requires_grad
         }
-        self._stride = _stride_of(self._parameters.values())
-        # numpy's, because on a CPU a meter may be counting torch's at that moment.
+        self._stride = stride_of(self._parameters.values(), _MOST_ELEMENTS)
         self._caught: _Values = {}
 
     @contextlib.contextmanager
     def catching(self) -> Iterator[None]:
         """Catch the gradients of the steps in the block; of several steps (skipped ones) the last remains."""
         training = self._training
-        hooks = []
         before = training.phase_listener
 
         def listen(phase: Phase) -> None:
@@ -61,21 +61,18 @@ class FirstGradient:
             if phase is Phase.OPTIMIZER:
                 self._look()
 
-        if training.steps_in_backward:
-            # Each gradient is gone once used, and used as soon as it is complete: look before it is accumulated.
-            for name, parameter in self._parameters.items():
-                hooks.append(parameter.register_hook(self._catcher(name)))  # type: ignore[no-untyped-call]
-        else:
-            training.phase_listener = listen
-        try:
+        with contextlib.ExitStack() as undone:
+            if training.steps_in_backward:
+                # Each gradient is gone once used, and used as soon as it is complete: look before it is accumulated.
+                for name, parameter in self._parameters.items():
+                    hook = parameter.register_hook(functools.partial(self._keep, name))  # type: ignore[no-untyped-call]
+                    undone.callback(hook.remove)
+            else:
+                undone.enter_context(listening(training, listen))
             yield
-        finally:
-            training.phase_listener = before
-            for hook in hooks:
-                hook.remove()
 
     def save(self, path: Path) -> None:
-        """Write what was caught, on rank 0: the old file or a whole new one is there at every moment."""
+        """Write what was caught, on rank 0."""
         if self._training.world.rank == 0:
             _write(path, self._stride, self._caught)
 
@@ -114,19 +111,12 @@ class FirstGradient:
             self._stride = _stride_of(state.values())
         return state if training.world.rank == 0 else {}
 
-    def _catcher(self, name: str) -> Callable[[torch.Tensor], None]:
-        def caught(gradient: torch.Tensor) -> None:
-            self._keep(name, gradient)
-
-        return caught
-
     def _keep(self, name: str, gradient: torch.Tensor) -> None:
         full = whole(gradient.detach())
-        if self._training.world.rank != 0:
-            return
-        scaler = self._training.gradient_scaler
-        scale = 1.0 if scaler is None else scaler.get_scale()
-        self._caught[name] = _every_nth(full, self._stride) / np.float32(scale)
+        if self._training.world.rank == 0:
+            scaler = self._training.gradient_scaler
+            scale = 1.0 if scaler is None else scaler.get_scale()
+            self._caught[name] = every_nth(full, self._stride) / np.float32(scale)
 
 
 def save_gradient(model: torch.nn.Module, path: Path) -> None:
@@ -147,10 +137,8 @@ def compare_gradient(model: torch.nn.Module, path: Path) -> tuple[GradientError 
 
 def _gradients_of(model: torch.nn.Module) -> tuple[int, _Values]:
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    stride = _stride_of(trained.values())
-    return stride, {
-        name: _every_nth(one.grad.detach(), stride) for name, one in trained.items() if one.grad is not None
-    }
+    stride = stride_of(trained.values(), _MOST_ELEMENTS)
+    return stride, {name: every_nth(one.grad, stride) for name, one in trained.items() if one.grad is not None}
 
 
 def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Path) -> tuple[GradientError | None, str]:
@@ -193,22 +181,31 @@ def _why_not(parameters: set[str], caught: _Values, exact: dict[str, torch.Tenso
     return f"{missing[0]} had no gradient at the end of the backward pass" if missing else ""
 
 
-def _stride_of(parameters: Iterable[torch.Tensor]) -> int:
-    """How many elements apart those are that are kept."""
-    return max(1, math.ceil(sum(parameter.numel() for parameter in parameters) / _MOST_ELEMENTS))
+def stride_of(tensors: Iterable[torch.Tensor], most: int) -> int:
+    """How far apart the elements are that are kept, so that they are not many more than ``most``."""
+    return max(1, math.ceil(sum(tensor.numel() for tensor in tensors) / most))
 
 
-def _every_nth(gradient: torch.Tensor, stride: int) -> npt.NDArray[np.float32]:
-    """A part of a gradient in numpy's memory, complex numbers as pairs."""
-    if gradient.is_sparse:
-        gradient = gradient.to_dense()
-    if gradient.is_complex():
-        gradient = torch.view_as_real(gradient.resolve_conj())
-    values: npt.NDArray[np.float32] = gradient.cpu().float().flatten().numpy()
-    return values[::stride].copy()
+def every_nth(tensor: torch.Tensor, stride: int) -> npt.NDArray[Any]:
+    """A copy of a part of a tensor, in float32 where it has fewer bits, complex numbers as pairs.
+
+    It is in numpy's memory: on a CPU a meter may be counting torch's.
+    """
+    plain = tensor.detach()
+    if plain.is_sparse:
+        plain = plain.to_dense()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    part = plain.reshape(-1)[::stride].cpu()
+    return np.array((part.float() if part.is_floating_point() and part.element_size() < 4 else part).numpy())
+
+
+def save_whole(path: Path, content: Mapping[str, Any]) -> None:
+    """Save numbers and tensors: the old file or a whole new one is there at every moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, functools.partial(torch.save, content))
 
 
 def _write(path: Path, stride: int, caught: _Values) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    gradient = {name: torch.from_numpy(values) for name, values in caught.items()}
-    write_whole(path, functools.partial(torch.save, {"stride": stride, "gradient": gradient}))
+    gradient = {name: torch.from_numpy(values.astype(np.float32)) for name, values in caught.items()}
+    save_whole(path, {"stride": stride, "gradient": gradient})

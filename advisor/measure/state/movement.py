@@ -1,12 +1,11 @@
 """How far steps move the parameters of a model: kept step by step in a file, and held against another training's.
 
-Everything is computed on the host in float64, which holds the values of every shorter format as they are. Of a very
-large model every n-th element is kept.
+Everything is computed on the host in float64, which holds the values of every shorter format. Of a very large model
+every n-th element is kept.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from advisor.files import write_whole
 from advisor.measure.fidelity import NOT_FINITE
+from advisor.measure.state.first_gradient import every_nth, save_whole, stride_of
 
 __all__ = ["Movement"]
 
@@ -50,9 +49,8 @@ class Movement:
     def of(cls, model: torch.nn.Module) -> Movement:
         """Of a plain model."""
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        total = sum(parameter.numel() for parameter in trained.values())
         buffers = [name for name, _ in model.named_buffers()]
-        return cls(trained, buffers, max(1, math.ceil(total / _MOST_ELEMENTS)))
+        return cls(trained, buffers, stride_of(trained.values(), _MOST_ELEMENTS))
 
     @classmethod
     def like(cls, path: Path) -> Movement:
@@ -70,14 +68,9 @@ class Movement:
         self._buffers = self._those(self._buffer_names, state)
 
     def save(self, path: Path) -> None:
-        """Write it: the old file or a whole new one is there at every moment."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = {
-            "stride": self._stride,
-            "steps": [_tensors(step) for step in self._steps],
-            "buffers": _tensors(self._buffers),
-        }
-        write_whole(path, functools.partial(torch.save, content))
+        """Write it."""
+        steps = [_tensors(step) for step in self._steps]
+        save_whole(path, {"stride": self._stride, "steps": steps, "buffers": _tensors(self._buffers)})
 
     def compare(self, path: Path) -> tuple[tuple[float, ...], str]:
         """Hold it against a file that :meth:`save` wrote.
@@ -112,14 +105,8 @@ class Movement:
         )
 
     def _those(self, names: Iterable[str], state: Mapping[str, Any]) -> _Values:
-        return {name: self._values(state[name]) for name in names if isinstance(state.get(name), torch.Tensor)}
-
-    def _values(self, tensor: torch.Tensor) -> npt.NDArray[np.float64]:
-        plain = tensor.detach()
-        if plain.is_complex():
-            plain = torch.view_as_real(plain.resolve_conj())
-        # A copy in numpy's memory: on a CPU a meter may be counting torch's.
-        return np.array(plain.flatten()[:: self._stride].double().cpu().numpy())
+        tensors = {name: state[name] for name in names if isinstance(state.get(name), torch.Tensor)}
+        return {name: every_nth(one, self._stride).astype(np.float64) for name, one in tensors.items()}
 
 
 def _tensors(values: _Values) -> dict[str, torch.Tensor]:
@@ -136,10 +123,7 @@ def _movements(steps: list[_Values]) -> list[npt.NDArray[np.float64]]:
 
 
 def _relative(own: npt.NDArray[np.float64], plain: npt.NDArray[np.float64]) -> float:
-    size = float(np.linalg.norm(plain))
-    difference = float(np.linalg.norm(own - plain))
-    if not math.isfinite(size) or not math.isfinite(difference):
-        return NOT_FINITE
-    if size == 0:
-        return 0.0 if difference == 0 else NOT_FINITE
-    return min(difference / size, NOT_FINITE)
+    size, difference = float(np.linalg.norm(plain)), float(np.linalg.norm(own - plain))
+    if size == difference == 0:
+        return 0.0
+    return min(difference / size, NOT_FINITE) if math.isfinite(difference) and 0 < size < math.inf else NOT_FINITE

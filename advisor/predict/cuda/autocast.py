@@ -62,11 +62,7 @@ _HALF_TO_FLOAT = {"softmax.int": _aten._softmax.default, "log_softmax.int": _ate
 
 
 def autocast_as_on_cuda(library: Any) -> None:
-    """Have ``torch.autocast("cpu")`` follow CUDA's lists, in the whole process, for as long as the library lives.
-
-    Args:
-        library: Of ``aten``, for implementations.
-    """
+    """Have ``torch.autocast("cpu")`` follow CUDA's lists while this library of ``aten`` implementations lives."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*previously registered kernel", UserWarning)  # that is the purpose
         for name, kernel in _kernels().items():
@@ -78,15 +74,11 @@ def _kernels() -> dict[str, Any]:
     kernels: dict[str, Any] = {
         "norm.Scalar": _norm(_aten.norm.ScalarOpt_dtype),
         "norm.ScalarOpt_dim": _norm(_aten.norm.ScalarOpt_dim_dtype),
+        **{name: _casting(name, lambda arguments: torch.float32) for name in _IN_32_BITS},
+        **{name: _with_result(name) for name in _WITH_A_32_BIT_RESULT},
+        **{name: _casting(name, _widest) for name in _IN_THE_WIDEST},
+        **{name: _casting(name, lambda arguments: torch.get_autocast_dtype("cpu")) for name in _SIMPLE_IN_16_BITS},
     }
-    for name in _IN_32_BITS:
-        kernels[name] = _casting(_operator(name), lambda arguments: torch.float32)
-    for name in _WITH_A_32_BIT_RESULT:
-        kernels[name] = _with_result(_operator(name), _HALF_TO_FLOAT.get(name))
-    for name in _IN_THE_WIDEST:
-        kernels[name] = _casting(_operator(name), _widest)
-    for name in _SIMPLE_IN_16_BITS:
-        kernels[name] = _casting(_operator(name), lambda arguments: torch.get_autocast_dtype("cpu"))
     # What a CPU has a rule for and CUDA has none goes through.
     for full in torch._C._dispatch_get_registrations_for_dispatch_key(_KEY):
         name = full.removeprefix("aten::")
@@ -100,7 +92,9 @@ def _operator(name: str) -> Any:
     return getattr(getattr(_aten, packet), overload or "default")
 
 
-def _casting(operator: Any, chosen: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
+def _casting(name: str, chosen: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
+    operator = _operator(name)
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_ONLY_KEY):
             dtype = chosen((args, kwargs))
@@ -110,7 +104,8 @@ def _casting(operator: Any, chosen: Callable[[Any], torch.dtype]) -> Callable[..
     return kernel
 
 
-def _with_result(operator: Any, from_half: Any | None) -> Callable[..., Any]:
+def _with_result(name: str) -> Callable[..., Any]:
+    operator, from_half = _operator(name), _HALF_TO_FLOAT.get(name)
     names = [argument.name for argument in operator._schema.arguments]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

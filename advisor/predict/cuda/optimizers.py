@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = ["optimizers_as_on_cuda", "optimizers_as_with_values"]
 
+_module: Any = importlib.import_module("torch.optim.optimizer")  # no attribute of its package has this module
+
 
 @contextlib.contextmanager
 def optimizers_as_with_values() -> Generator[None, None, None]:
@@ -25,7 +27,7 @@ def optimizers_as_with_values() -> Generator[None, None, None]:
 
     What they were told when they were built stays.
     """
-    kinds: list[type] = _module()._foreach_supported_types
+    kinds: list[type] = _module._foreach_supported_types
     before = list(kinds)
     kinds.append(FakeTensor)  # parameters of fake tensors are of this type
     try:
@@ -37,15 +39,10 @@ def optimizers_as_with_values() -> Generator[None, None, None]:
 @contextlib.contextmanager
 def optimizers_as_on_cuda() -> Generator[None, None, None]:
     """Let optimizers of fake CPU tensors choose as those of real ones on CUDA; likewise."""
-    module = _module()
-    devices = module._get_foreach_kernels_supported_devices
-    module._get_foreach_kernels_supported_devices = lambda: [*devices(), "cpu"]
+    devices = _module._get_foreach_kernels_supported_devices
+    _module._get_foreach_kernels_supported_devices = lambda: [*devices(), "cpu"]
     try:
         with optimizers_as_with_values():
             yield
     finally:
-        module._get_foreach_kernels_supported_devices = devices
-
-
-def _module() -> Any:
-    return importlib.import_module("torch.optim.optimizer")  # no attribute of its package has this module
+        _module._get_foreach_kernels_supported_devices = devices

@@ -26,14 +26,7 @@ _TOLERANCE = 0.01
 
 
 class WorkspaceCallAt(NamedTuple):
-    """A call that allocates workspace, at two micro-batches.
-
-    Attributes:
-        begin: Where it stands in the log: before the change of this index.
-        births: For each result the index of the change that is its birth, if it is one.
-        first: A micro-batch, and the call at it.
-        second: Likewise.
-    """
+    """A :class:`LoggedCall` at two micro-batches."""
 
     begin: int
     births: tuple[int | None, ...]
@@ -77,13 +70,9 @@ class AllocationLog(msgspec.Struct, frozen=True):
     moved: int = 0
 
     def at(self, micro_batch: int) -> LogAt:
-        """The log at a micro-batch.
-
-        A storage that grows is given back and taken anew.
-        """
+        """The log at a micro-batch; a storage that grows is freed and allocated anew."""
         log: list[tuple[int, int]] = []
-        begins: list[int] = []
-        moved: list[int] = []
+        places: dict[int, int] = {}
         workspaces = list(self.products)
         sizes: dict[int, int] = {}
 
@@ -95,18 +84,22 @@ class AllocationLog(msgspec.Struct, frozen=True):
                 log.append((number, old + by))
             sizes[number] = max(old + by, 0)
 
+        def follow_change(index: int) -> None:
+            number, line = self.changes[index]
+            change(number, round(line.at(micro_batch)))
+
         def arrive(index: int) -> None:
             while workspaces and index >= workspaces[0]:
                 workspaces.pop(0)
                 change(_WORKSPACE - len(workspaces), self.workspace_bytes)
-            for mark, place in ((self.moved, moved), (self.begin, begins)):
-                if index >= mark and not place:
-                    place.append(len(log))
+            for mark in (self.moved, self.begin):
+                if index >= mark:
+                    places.setdefault(mark, len(log))
 
         def follow(start: int, stop: int) -> None:
             for index in range(start, stop):
                 arrive(index)
-                change(self.changes[index][0], round(self.changes[index][1].at(micro_batch)))
+                follow_change(index)
             arrive(stop)
 
         position = 0
@@ -117,12 +110,12 @@ class AllocationLog(msgspec.Struct, frozen=True):
             for step in steps_of(call_between(one.first, one.second, micro_batch), self.device):
                 if isinstance(step, Result):
                     if (birth := one.births[step.place]) is not None:
-                        change(self.changes[birth][0], round(self.changes[birth][1].at(micro_batch)))
+                        follow_change(birth)
                     continue
                 identity = names.setdefault(step.name, -1 - (number << _MOST_INSIDE) - len(names))
                 change(identity, step.nbytes if isinstance(step, Take) else -sizes[identity])
         follow(position, len(self.changes))
-        return LogAt(log, begins[0], moved[0])
+        return LogAt(log, places[self.begin], places[self.moved])
 
 
 def allocation_log(
@@ -142,8 +135,8 @@ def allocation_log(
     Returns:
         The log; ``None`` where the steps differ in more than sizes.
     """
-    for events_of in (_from_the_beginning, _from_the_step_on):
-        (one, mine, begin, moved), (other, theirs, _, _) = events_of(first), events_of(second)
+    for whole in (True, False):
+        (one, mine, begin, moved), (other, theirs, _, _) = (_events(trace, whole=whole) for trace in (first, second))
         changes = _through(first.micro_batch, one, second.micro_batch, other)
         if changes is None or [_place(here) for here in mine] != [_place(there) for there in theirs]:
             continue
@@ -160,16 +153,16 @@ def _place(logged: LoggedCall) -> tuple[str, int, tuple[int | None, ...]]:
     return logged.call.operator, logged.begin, logged.births
 
 
-_Events = tuple[list[tuple[int, int]], list[LoggedCall], int, int]
-"""Events, the calls among them, where the step begins, and where the model was on the device."""
+def _events(trace: StepTrace, *, whole: bool) -> tuple[list[tuple[int, int]], list[LoggedCall], int, int]:
+    """Events, the calls among them, where the step begins, and where the model was on the device.
 
-
-def _from_the_beginning(trace: StepTrace) -> _Events:
-    return canonical(trace), trace.workspace_calls, trace.begin, trace.moved
-
-
-def _from_the_step_on(trace: StepTrace) -> _Events:
+    Args:
+        trace: It.
+        whole: Whether from the beginning; else with what lives as the step begins in place of what came before.
+    """
     events = canonical(trace)
+    if whole:
+        return events, trace.workspace_calls, trace.begin, trace.moved
     living: dict[int, int] = {}
     for number, change in events[: trace.begin]:
         living[number] = living.get(number, 0) + change
@@ -211,8 +204,7 @@ def _through(
         else:
             owners[position] = other
         held[position] = held.get(position, 0) + there
-        slope = (there - here) / (larger - batch)
-        changes.append((position, Affine(here - slope * batch, slope)))
+        changes.append((position, Affine.through((batch, here), (larger, there))))
     return changes
 
 

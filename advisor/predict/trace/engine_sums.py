@@ -15,12 +15,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
+
+from advisor.measure.memory.operator_mode import OperatorMode
 
 __all__ = ["EngineSums"]
 
@@ -31,32 +32,14 @@ _ENGINE = "_engine_run_backward"
 """The last function of Python before autograd's engine, where that runs in its caller's thread."""
 
 
-class _Uses(NamedTuple):
-    """References to a tensor and to its storage while it is added to."""
-
-    tensor: int
-    storage: int
-
-
-class EngineSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class EngineSums(OperatorMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that lets sums of gradients be made in place; it must be the last one that is entered."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._alone = _uses_of_the_engine()
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile below this mode."""
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        kinds: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (
             func is _aten.add.Tensor
             and not kwargs
@@ -74,7 +57,6 @@ class EngineSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_of_indexing() -> bool:
-    """Whether it is the backward pass of indexing that asks for it: it puts gradients into zeros of its own."""
     node = torch._C._current_autograd_node()
     return node is not None and node.name().startswith("IndexBackward")
 
@@ -109,32 +91,23 @@ def _is_the_engines(dispatch: types.FrameType) -> bool:
     return caller is None or caller.f_code.co_name == _ENGINE
 
 
-def _uses(tensor: torch.Tensor) -> _Uses:
-    return _Uses(tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # type: ignore[attr-defined]
+def _uses(tensor: torch.Tensor) -> tuple[int, int]:
+    """References to a tensor and to its storage."""
+    return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _uses_of_the_engine() -> _Uses:
-    """As many as there are to a sum that nobody but the engine knows of."""
-    seen: list[_Uses] = []
+def _uses_of_the_engine() -> tuple[int, int]:
+    """Those of a sum that nobody but the engine knows of."""
+    seen: list[tuple[int, int]] = []
 
-    class Probe(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            return True
-
-        def __torch_dispatch__(
-            self,
-            func: Callable[..., Any],
-            kinds: Any,
-            args: tuple[Any, ...] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
+    class Probe(OperatorMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is _aten.add.Tensor and torch._C._current_graph_task_id() != -1:
                 seen.append(_uses(args[0]))
             return func(*args, **(kwargs or {}))
 
-    with _disable_current_modes(), torch.enable_grad(), FakeTensorMode(), Probe():  # type: ignore[no-untyped-call]
+    with _disable_current_modes(), torch.enable_grad(), FakeTensorMode(), Probe():
         leaf = torch.ones(2, requires_grad=True)
         product = leaf * 2
         (product * 3 + product * 4).backward(torch.ones(2))  # type: ignore[no-untyped-call]

@@ -1,23 +1,27 @@
-"""From two traces of the same step at two batches to its memory at every batch."""
+"""From two steps at two batches, traced or measured, to the memory at every batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy
 from numpy.typing import NDArray
 
+from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.predict.prediction import Affine, Category, Manner, MemoryPrediction, Moment
 from advisor.predict.trace.step_trace import StepTrace
 from advisor.training.training import Phase
 
-__all__ = ["are_alike", "canonical", "predict_aligned", "predict_fitted", "upper_envelope"]
+__all__ = ["are_alike", "canonical", "predict_aligned", "predict_between", "predict_fitted"]
 
 _Bytes = NDArray[numpy.float64]
 
+_T = TypeVar("_T")
+
 _LARGEST_BATCH = 2.0**24
-"""Beyond any batch: a moment that is the largest from there on is none that anybody meets."""
+"""Beyond any real batch."""
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -33,10 +37,10 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 def canonical(trace: StepTrace) -> list[tuple[int, int]]:
-    """The events, those of one run of frees in the order of birth.
+    """The events, with each run of frees in the order of birth.
 
-    Which of several tensors dies first when a dictionary is cleared may differ between two runs; nothing is taken
-    meanwhile, so that it does not matter.
+    Which of several tensors dies first when a dictionary is cleared may differ between two runs, and does not matter:
+    nothing is allocated meanwhile.
     """
     cuts = {trace.begin, *(index for index, _ in trace.marks)}
     events = list(trace.events)
@@ -52,11 +56,7 @@ def canonical(trace: StepTrace) -> list[tuple[int, int]]:
 
 
 def are_alike(first: StepTrace, second: StepTrace) -> bool:
-    """Whether the steps of two traces differ in sizes alone.
-
-    Which of two storages dies first may differ; what counts is how much lives at each moment. What came before the
-    step may differ too: some things are made once in a process.
-    """
+    """Whether the steps of two traces differ in sizes alone; what came before them may differ."""
     one, other = (_kinds(trace) for trace in (first, second))
     return one == other and [(at - first.begin, phase) for at, phase in first.marks] == [
         (at - second.begin, phase) for at, phase in second.marks
@@ -64,7 +64,7 @@ def are_alike(first: StepTrace, second: StepTrace) -> bool:
 
 
 def _kinds(trace: StepTrace) -> list[str]:
-    """For each event of the step the operator that made a storage, or that one was given back."""
+    """For each event of the step the operator that made a storage; empty where one was freed."""
     return [trace.operators[number] if change > 0 else "" for number, change in canonical(trace)[trace.begin :]]
 
 
@@ -102,22 +102,51 @@ def predict_fitted(traces: Sequence[StepTrace], *, accumulation_steps: int = 1) 
     """
     first, second = sorted(traces, key=lambda trace: trace.micro_batch)
     one, other = _live(first), _live(second)
+
+    def line(low: float, high: float) -> Affine:
+        return Affine.through((first.micro_batch, low), (second.micro_batch, high))
+
     moments = []
     for phase in dict.fromkeys(one.phases):
-        low, high = (_peak_of(step, phase) for step in (one, other))
-        parts = {
-            category: _line(first.micro_batch, low[category], second.micro_batch, high[category]) for category in low
-        }
-        live = _line(first.micro_batch, sum(low.values()), second.micro_batch, sum(high.values()))
-        moments.append(Moment(phase=phase, live=live, parts={c: part for c, part in parts.items() if _is_any(part)}))
-    kept = [_kept(step) for step in (one, other)]
+        low, high = _peak_of(one, phase), _peak_of(other, phase)
+        live = line(sum(low.values()), sum(high.values()))
+        moments.append(Moment(phase=phase, live=live, parts=_nonempty({c: line(low[c], high[c]) for c in low})))
     return MemoryPrediction(
         moments=tuple(moments),
-        activations=_line(first.micro_batch, kept[0], second.micro_batch, kept[1]),
+        activations=line(_kept(one), _kept(other)),
         accumulation_steps=accumulation_steps,
         manner=Manner.FITTED,
         traced_at=(first.micro_batch, second.micro_batch),
         notes=first.notes,
+    )
+
+
+def predict_between(first: tuple[int, MemoryTimeline], second: tuple[int, MemoryTimeline]) -> MemoryPrediction | None:
+    """The prediction from two measured steps that differ in sizes alone; without parts and operators.
+
+    It includes what operators take inside themselves.
+
+    Args:
+        first: A micro-batch, and its step.
+        second: A larger one.
+
+    Returns:
+        The prediction; ``None`` where the batch changes what is done.
+    """
+    (small, one), (large, other) = first, second
+    assert small < large, "two micro-batches, the smaller one first"
+    if one.phases != other.phases or one.changes != other.changes:
+        return None
+    live = numpy.array(one.live, dtype=float)
+    slopes = (numpy.array(other.live, dtype=float) - live) / (large - small)
+    lines = [Affine(*map(float, pair)) for pair in zip(live - slopes * small, slopes, strict=True)]
+    found = _largest(one.phases, live - slopes * small, slopes)
+    forward = [line for line, phase in zip(lines, one.phases, strict=True) if phase is Phase.FORWARD]
+    begin, end = (forward[0], forward[-1]) if forward else (Affine(0.0, 0.0), Affine(0.0, 0.0))
+    return MemoryPrediction(
+        moments=tuple(Moment(phase=phase.value, live=lines[index], parts={}) for phase, index in found),
+        activations=Affine(end.fixed - begin.fixed, end.per_sample - begin.per_sample),
+        traced_at=(small, large),
     )
 
 
@@ -128,52 +157,48 @@ def _live(trace: StepTrace) -> _Step:
     for at, phase in trace.marks:
         begins.setdefault(at, []).append(phase)
     category_of = dict(trace.categories)
-    changes: list[tuple[Category, int]] = []
-    phases: list[str] = []
-    operators: list[str] = []
-
-    def record(phase: Phase, category: Category, change: int, operator: str) -> None:
-        changes.append((category, change))
-        phases.append(phase.value)
-        operators.append(operator)
-
     before = dict.fromkeys(Category, 0)
     before[Category.BATCH] = trace.batch_bytes
     for number, change in events[: trace.begin]:
         before[category_of.setdefault(number, Category.TEMPORARIES)] += change
+    rows: list[tuple[str, Category, int, str]] = []
     current = Phase.IDLE
     for index in range(trace.begin, len(events) + 1):
-        for phase in begins.get(index, ()):
-            current = phase
-            record(phase, Category.BATCH, 0, "")  # what lives as it begins is a moment of it
+        for current in begins.get(index, ()):
+            rows.append((current.value, Category.BATCH, 0, ""))  # what lives as a phase begins is a moment of it
         if index < len(events):
             number, change = events[index]
             made = Category.ACTIVATIONS if current is Phase.FORWARD else Category.TEMPORARIES
-            record(current, category_of.setdefault(number, made), change, trace.operators[number])
-    live = {category: numpy.zeros(len(changes)) for category in Category}
-    for position, (category, change) in enumerate(changes):
-        live[category][position] = change
-    return _Step({c: before[c] + numpy.cumsum(steps) for c, steps in live.items()}, phases, operators)
+            rows.append((current.value, category_of.setdefault(number, made), change, trace.operators[number]))
+    live = {}
+    for category in Category:
+        own = [change if kind is category else 0 for _, kind, change, _ in rows]
+        live[category] = before[category] + numpy.cumsum(own, dtype=float)
+    return _Step(live, [row[0] for row in rows], [row[3] for row in rows])
 
 
 def _moments(fixed: _Step, slopes: _Step) -> Iterator[Moment]:
     """For every phase the moments that are its largest for some micro-batch from 1 on."""
     total, growth = fixed.total(), slopes.total()
-    for phase in dict.fromkeys(fixed.phases):
-        inside = numpy.flatnonzero(numpy.array([one == phase for one in fixed.phases]))
-        for position in upper_envelope(total[inside], growth[inside]):
-            index = int(inside[position])
-            parts = {c: Affine(float(fixed.live[c][index]), float(slopes.live[c][index])) for c in fixed.live}
-            yield Moment(
-                phase=phase,
-                live=Affine(float(total[index]), float(growth[index])),
-                parts={category: part for category, part in parts.items() if _is_any(part)},
-                operator=fixed.operators[index],
-            )
+    for phase, index in _largest(fixed.phases, total, growth):
+        parts = {c: Affine(float(fixed.live[c][index]), float(slopes.live[c][index])) for c in fixed.live}
+        yield Moment(
+            phase=phase,
+            live=Affine(float(total[index]), float(growth[index])),
+            parts=_nonempty(parts),
+            operator=fixed.operators[index],
+        )
 
 
-def upper_envelope(fixed: _Bytes, slopes: _Bytes) -> Iterator[int]:
-    """Positions of the lines that are the largest somewhere from 1 on, from left to right."""
+def _largest(phases: Sequence[_T], fixed: _Bytes, slopes: _Bytes) -> Iterator[tuple[_T, int]]:
+    """For every phase the indices of the lines that are its largest somewhere from 1 on, from left to right."""
+    for phase in dict.fromkeys(phases):
+        inside = numpy.flatnonzero([one == phase for one in phases])
+        for position in _upper_envelope(fixed[inside], slopes[inside]):
+            yield phase, int(inside[position])
+
+
+def _upper_envelope(fixed: _Bytes, slopes: _Bytes) -> Iterator[int]:
     batch = 1.0
     current = int(numpy.lexsort((slopes, fixed + slopes))[-1])
     while True:
@@ -196,15 +221,11 @@ def _kept(step: _Step) -> float:
 
 
 def _peak_of(step: _Step, phase: str) -> dict[Category, float]:
+    total = step.total()
     inside = [index for index, one in enumerate(step.phases) if one == phase]
-    index = max(inside, key=lambda position: float(step.total()[position]), default=0)
+    index = max(inside, key=total.__getitem__, default=0)
     return {category: float(live[index]) for category, live in step.live.items()}
 
 
-def _line(x1: int, y1: float, x2: int, y2: float) -> Affine:
-    slope = (y2 - y1) / (x2 - x1)
-    return Affine(y2 - slope * x2, slope)
-
-
-def _is_any(part: Affine) -> bool:
-    return bool(part.fixed or part.per_sample)
+def _nonempty(parts: dict[Category, Affine]) -> dict[Category, Affine]:
+    return {category: part for category, part in parts.items() if part.fixed or part.per_sample}

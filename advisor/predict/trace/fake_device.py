@@ -1,6 +1,6 @@
-"""Where a fake tensor would be, without asking torch: it takes the question through every dispatch mode.
+"""Where a fake tensor would be, without asking torch, which takes the question through every dispatch mode.
 
-Half of all that is dispatched in the trace of a step are these questions, most of them from torch itself.
+Half of what is dispatched in the trace of a step are these questions, most of them from torch itself.
 """
 
 from __future__ import annotations

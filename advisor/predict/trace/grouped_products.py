@@ -1,6 +1,6 @@
-"""Grouped products of matrices, as mixtures of experts compute, of fake tensors of every type that CUDA takes.
+"""Grouped products of matrices, as in mixtures of experts, of fake tensors of every type that CUDA takes.
 
-torch's function for tensors without values refuses 32 bits; its kernel computes them group by group.
+torch's function for fake tensors refuses 32 bits; its kernel computes them group by group.
 
 Source: ``_grouped_mm_cuda`` in ``aten/src/ATen/native/cuda/GroupedBlas.cpp`` of PyTorch, and
 ``create_grouped_gemm_output_tensor`` in ``aten/src/ATen/native/GroupedMMUtils.h``.
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from advisor.predict.rounding import round_up
 
 __all__ = ["grouped_products_of_all_types"]
 
@@ -54,8 +56,7 @@ def _product(
     else:
         shape = [rows, columns]
     dtype = out_dtype or one.dtype
-    aligned = _ROW_ALIGNMENT_BYTES // dtype.itemsize
-    row = -(-columns // aligned) * aligned
+    row = round_up(columns, _ROW_ALIGNMENT_BYTES // dtype.itemsize)
     strides = [rows * row, row, 1][-len(shape) :]
     with mode:
         return torch.empty_strided(shape, strides, dtype=dtype, device=one.device)

@@ -1,7 +1,6 @@
-"""Operators that change nothing but the values of a tensor: fake tensors have none, and nothing need be done.
+"""Operators that change nothing but the values of a tensor need not run on fake tensors, which have none.
 
-Most operators of an optimizer's step are of this kind, and torch takes as long to follow one of them on a fake tensor
-as it does for one with a result.
+Most operators of an optimizer's step are of this kind, and each would take torch as long as one with a result.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["changes_only_values"]
 def changes_only_values(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Whether a call writes to its first argument (or to every tensor of that list) and does nothing else.
 
-    Tensors whose values torch keeps although they are fake, such as an optimizer's count of its steps, are written to.
+    Not if torch keeps the values although the tensor is fake, as of an optimizer's count of its steps.
     """
     if not args or not _writes_to_first(func):
         return False

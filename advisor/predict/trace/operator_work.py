@@ -1,4 +1,4 @@
-"""The work of one operator: read off its schema and the tensors that it was called with, fake ones as well."""
+"""The work of one operator, from its schema and its tensors, which may be fake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from advisor.phase import Phase
 from advisor.predict.step_work import Kind, Work
 from advisor.predict.trace.fake_device import device_of
 
-__all__ = ["as_on_cuda", "operator_work", "touched_bytes"]
+__all__ = ["as_on_cuda", "operator_work"]
 
 _NO_KERNEL = {"_local_scalar_dense", "record_stream", "requires_grad_", "is_pinned"}
 """Operators that neither read nor write, beside the views, which are recognized by what they return."""
@@ -68,18 +68,7 @@ _SAME_FORMULA = {
 def operator_work(
     operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, phase: Phase
 ) -> Work | None:
-    """What one call of an operator took.
-
-    Args:
-        operator: It.
-        args: Its positional arguments.
-        kwargs: The others.
-        result: What it returned.
-        phase: When it was called.
-
-    Returns:
-        The work, or ``None`` where nothing is read or written: views, empty tensors, questions about a tensor.
-    """
+    """The work of a call; ``None`` where nothing is read or written: views, empty tensors, questions about a tensor."""
     name = operator._schema.name.split("::")[-1]
     if operator.namespace in ("prim", "profiler") or name in _NO_KERNEL or name.startswith(("empty", "new_empty")):
         return None
@@ -90,7 +79,7 @@ def operator_work(
     fresh = [tensor for tensor in tensors_in(result) if tensor.untyped_storage()._cdata not in known]
     if not fresh and not operator._schema.is_mutable:
         return None
-    fresh_bytes = sum(touched_bytes(tensor) for tensor in fresh)
+    fresh_bytes = sum(_touched_bytes(tensor) for tensor in fresh)
     read, written = _read_and_written(name, given, fresh_bytes, kwargs)
     tensors = [tensor for _, some, _ in given for tensor in some]
     kind = _kind(name, [*tensors, *fresh])
@@ -109,13 +98,13 @@ def operator_work(
 
 
 def as_on_cuda(work: Work) -> Work:
-    """The same work on a CUDA device, where the tensors counted were a CPU's: float32 products may be in TF32 there."""
+    """The same work on a CUDA device, where float32 products may be in TF32; the counted tensors were a CPU's."""
     if work.number_format == "float32" and _tf32(work.kind):
         return msgspec.structs.replace(work, number_format="tf32")
     return work
 
 
-def touched_bytes(tensor: torch.Tensor) -> int:
+def _touched_bytes(tensor: torch.Tensor) -> int:
     """Bytes of the distinct elements behind a tensor: those of an expanded dimension lie at the same place."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -143,13 +132,13 @@ def _read_and_written(
 ) -> tuple[int, int]:
     read = written = 0
     overwriting = name.removeprefix("_foreach_") in _OVERWRITING
-    brought = sum(touched_bytes(tensor) for _, tensors, writes in given for tensor in tensors if not writes)
+    brought = sum(_touched_bytes(tensor) for _, tensors, writes in given for tensor in tensors if not writes)
     seen: set[int] = set()
     for argument, tensors, writes in given:
         if (name, argument.name) in _SHAPE_ONLY:
             continue
         # The same tensor twice (``x * x``) is read once.
-        size = sum(touched_bytes(tensor) for tensor in tensors if id(tensor) not in seen)
+        size = sum(_touched_bytes(tensor) for tensor in tensors if id(tensor) not in seen)
         seen |= {id(tensor) for tensor in tensors}
         if (name, argument.name) in _PICKED_FROM:
             size = fresh_bytes
@@ -179,10 +168,9 @@ def _kind(name: str, tensors: Sequence[torch.Tensor]) -> Kind:
 
 
 def _number_format(kind: Kind, tensors: Sequence[torch.Tensor]) -> str:
-    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-    if not (floats or tensors):
+    if not tensors:
         return ""
-    tensor = (floats or tensors)[0]
+    tensor = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
     name = str(tensor.dtype).removeprefix("torch.")
     if name == "float32" and device_of(tensor).type == "cuda" and _tf32(kind):
         return "tf32"

@@ -1,7 +1,7 @@
 """Linear layers of fake tensors add their bias as those of plain tensors do.
 
-Where the input is not laid out for one product with the bias in it, torch adds the bias to the product in place; to a
-product that is no plain tensor it does not, and that would need memory for both.
+Where the input's layout does not allow one fused operator, torch adds the bias to the product in place; but not to a
+product that is no plain tensor, and that would need memory for both.
 
 Source: ``linear`` in ``aten/src/ATen/native/Linear.cpp`` of PyTorch.
 """
@@ -23,11 +23,7 @@ _KEYS = {"cpu": ("AutogradCPU", "CPU"), "cuda": ("AutogradCUDA", "CUDA")}
 
 @contextlib.contextmanager
 def linear_as_plain(device_type: str) -> Generator[None, None, None]:
-    """Let linear layers of fake tensors of a type of device do so, in the whole process.
-
-    Args:
-        device_type: Type of the device; on those that torch has no such kernels for, nothing changes.
-    """
+    """Let linear layers of fake tensors on a type of device do so, in the whole process; other types do not change."""
     if device_type not in _KEYS:
         yield
         return
@@ -39,8 +35,7 @@ def linear_as_plain(device_type: str) -> Generator[None, None, None]:
         if bias is None or in_one or not isinstance(samples, FakeTensor):
             result: torch.Tensor = _aten.linear.default.redispatch(own, samples, weight, bias)
             return result
-        product = torch.matmul(samples, weight.t())
-        return product.add_(bias)
+        return torch.matmul(samples, weight.t()).add_(bias)
 
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:

@@ -1,4 +1,4 @@
-"""Two calculations at once: one of them in a process that is forked from this one, where that is safe."""
+"""Two calculations at once: one of them in a forked process, where that is safe."""
 
 from __future__ import annotations
 
@@ -19,26 +19,21 @@ __all__ = ["may_fork", "side_by_side"]
 First = TypeVar("First")
 Second = TypeVar("Second")
 
-_PATIENCE = 3.0
-"""The forked one may take this many times as long as the other, and some seconds, before it is given up."""
-_GRACE_SECONDS = 5.0
+_PATIENCE, _GRACE_SECONDS = 3.0, 5.0
+"""The forked one is given up after this many times as long as the other takes, and some seconds."""
 
 _PIECE = 1 << 20
 _LENGTH_BYTES = 8
 
 
 def side_by_side(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
-    """The results of two calculations that know nothing of each other.
+    """The results of two independent calculations, or what either raises.
 
-    Where no process can be forked, and where the forked one comes to no result, the second is made here after the
-    first: it costs time, and nothing else.
+    Where no process can be forked, or the forked one comes to no result, the second runs here after the first.
 
     Args:
-        first: Made in this process.
+        first: Runs in this process.
         second: Changes nothing that is used afterwards; its result can be pickled.
-
-    Raises:
-        Exception: Whatever either raises.
     """
     forked = _fork(second) if may_fork() else None
     begin = time.monotonic()
@@ -55,9 +50,9 @@ def side_by_side(first: Callable[[], First], second: Callable[[], Second]) -> tu
 
 
 def may_fork() -> bool:
-    """Whether a forked process would find all as it is here, and a core to run on.
+    """Whether a forked process would find everything as it is here, and a core to run on.
 
-    Threads do not come along, and what one of them has locked stays locked; nor does a GPU.
+    Threads are not forked, and what one of them has locked stays locked; nor can a GPU be used.
     """
     return (
         sys.platform == "linux"
@@ -68,7 +63,7 @@ def may_fork() -> bool:
 
 
 def _fork(calculate: Callable[[], object]) -> _Forked | None:
-    """A process that makes it; ``None`` where there is no room for one."""
+    """A process that makes it; ``None`` if none can be forked."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else both would write what is in it
     here, there = os.pipe()
@@ -85,19 +80,14 @@ def _fork(calculate: Callable[[], object]) -> _Forked | None:
 
 
 class _Forked:
-    """A process that makes one calculation and sends its result, or ends without one.
-
-    Args:
-        process: Its number; not waited for by anybody else.
-        pipe: What it sends comes from here.
-    """
+    """A process that makes one calculation and sends its result through a pipe, or ends without one."""
 
     def __init__(self, process: int, pipe: int) -> None:
         self._process = process
         self._pipe = pipe
 
     def received(self, seconds: float) -> bytes | None:
-        """What it sends; ``None`` if that is not there in time or not whole, because it was killed, say."""
+        """What it sends; ``None`` if that is not there in time or not complete."""
         deadline = time.monotonic() + seconds
         data = bytearray()
         while select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -106,8 +96,8 @@ class _Forked:
                 break
             data += piece
         length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-        whole = len(data) >= _LENGTH_BYTES and len(data) == _LENGTH_BYTES + length
-        return bytes(data[_LENGTH_BYTES:]) if whole else None
+        complete = len(data) >= _LENGTH_BYTES and len(data) == _LENGTH_BYTES + length
+        return bytes(data[_LENGTH_BYTES:]) if complete else None
 
     def end(self) -> None:
         """Leave nothing of it."""

@@ -29,11 +29,11 @@ from advisor.predict.trace.work_counter import WorkCounter
 from advisor.training.moving import listening_to_moves, moved_tensors, replace_tensors
 from advisor.training.training import Phase, Training
 
-__all__ = ["StepTrace", "faked", "faked_model", "trace_step", "trace_steps", "with_scratch"]
+__all__ = ["StepTrace", "faked", "faked_model", "trace_steps", "with_scratch"]
 
 
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """What was born and died in one step.
+    """What was allocated and freed in one step.
 
     Attributes:
         micro_batch: Samples per pass.
@@ -45,12 +45,11 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
         operators: Of every storage.
         batch_bytes: The batch itself where it is not among the events, because it is on the device already.
         notes: What the methods said.
-        calls: ``(index of the first event after it, call, batch)`` of operators of the step that allocate workspace
-            themselves on a CPU; empty once that is among the events.
-        workspace_calls: All calls that do so on CUDA, from the beginning of everything.
+        calls: As in :class:`StorageLog`, of the step; empty once their workspace is among the events.
+        workspace_calls: As there, from the beginning of everything.
         products: Indices of the first events after the first product of matrices in each pass.
-        works: The work of the step, where it was counted; ``None`` where that has copies between
-            host and device, which are no copies here.
+        works: The work of the step, if it was counted; ``None`` also if it has copies between host and device, which
+            are no copies here.
     """
 
     micro_batch: int
@@ -145,7 +144,7 @@ def _after_a_pass(
 
 
 def _is_steady(trace: StepTrace) -> bool:
-    """Whether a step has left as much as it found."""
+    """Whether a step has left as much memory as it found."""
     return sum(size for _, size in trace.events[trace.begin :]) == 0
 
 
@@ -173,20 +172,6 @@ def _states_made_alone(training: Training) -> list[torch.Tensor] | None:
     return [parameter for parameter in optimizer.state if parameter not in before]
 
 
-def trace_step(
-    build: Callable[[], Training],
-    batch: Any,
-    *,
-    micro_batch: int,
-    device: torch.device,
-    mode: FakeTensorMode,
-    stands_for_another: bool = False,
-) -> StepTrace:
-    """Trace the second step of a training; see :func:`trace_steps`."""
-    batches = [(micro_batch, batch)]
-    return trace_steps(build, batches, device=device, mode=mode, stands_for_another=stands_for_another)[0]
-
-
 def _trace(
     training: Training, log: StorageLog, micro_batch: int, batch: Any, *, counts_work: bool
 ) -> tuple[StepTrace, set[int]]:
@@ -195,17 +180,20 @@ def _trace(
     marks: list[tuple[int, Phase]] = []
     categories: dict[int, Category] = {}
     counter = WorkCounter()
-    _name_what_stays(training, log, categories)
+    _name(log, [dict(state) for state in training.optimizer.state.values()], categories, Category.OPTIMIZER_STATE)
+    _name(log, list(training.model.buffers()), categories, Category.BUFFERS)
+    _name(log, list(training.model.parameters()), categories, Category.PARAMETERS)
     gc.collect()  # what only a reference cycle holds is no memory of the step
     begin = len(log.events)
 
     def listen(phase: Phase) -> None:
-        counter.enter(phase)
+        counter.phase = phase
         log.look_again()
         if phase is Phase.OPTIMIZER:
-            gradients = ((parameter, parameter.grad) for parameter in training.model.parameters())
+            gradients = [(parameter, parameter.grad) for parameter in training.model.parameters()]
             used.update(id(one) for one, gradient in gradients if gradient is not None and not gradient.is_sparse)
-            _name(log.add([parameter.grad for parameter in training.model.parameters()]), categories)
+            for number in log.add([gradient for _, gradient in gradients]):
+                categories.setdefault(number, Category.GRADIENTS)
         marks.append((len(log.events), phase))
 
     counts = counts_work or log.stands_for_another
@@ -216,6 +204,9 @@ def _trace(
     # Each pass copies its share to a device, which the log sees.
     copied = log.device != "cpu" or log.stands_for_another
     batch_bytes = 0 if copied else view_bytes(tensors_in(batch))
+    works = None
+    if counts and not log.uses_host:
+        works = [as_on_cuda(work) if log.stands_for_another else work for work in counter.works]
     trace = StepTrace(
         micro_batch=micro_batch,
         events=list(log.events),
@@ -229,19 +220,13 @@ def _trace(
         workspace_calls=list(log.workspace_calls),
         products=sorted(log.products.values()),
         moved=log.moved,
-        works=_works(counter, log) if counts else None,
+        works=works,
     )
     return trace, used
 
 
-def _works(counter: WorkCounter, log: StorageLog) -> list[Work] | None:
-    if log.uses_host:
-        return None
-    return [as_on_cuda(work) for work in counter.works] if log.stands_for_another else list(counter.works)
-
-
 def with_scratch(trace: StepTrace, scratch: Mapping[Call, Affine]) -> StepTrace:
-    """The trace with the workspace of operators, taken and given back before their results are there."""
+    """The trace with the workspace of operators, freed before their results are allocated."""
     inserted: dict[int, list[tuple[int, int]]] = {}
     operators = list(trace.operators)
     for index, call, batch in trace.calls:
@@ -268,23 +253,13 @@ def faked(tree: Any, mode: FakeTensorMode) -> Any:
 
 def faked_model(model: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.Module:
     """The model with fake parameters and buffers in the places of real ones; what is shared stays shared."""
-
-    def fake(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
     with mode:
-        replace_tensors(model, fake)
+        replace_tensors(
+            model, lambda one: torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device)
+        )
     return model
 
 
-def _name_what_stays(training: Training, log: StorageLog, categories: dict[int, Category]) -> None:
-    """Give the storages that live between steps their category."""
-    _name(log.add([dict(state) for state in training.optimizer.state.values()]), categories, Category.OPTIMIZER_STATE)
-    _name(log.add(list(training.model.buffers())), categories, Category.BUFFERS)
-    _name(log.add(list(training.model.parameters())), categories, Category.PARAMETERS)
-
-
-def _name(numbers: list[int], categories: dict[int, Category], category: Category = Category.GRADIENTS) -> None:
-    for number in numbers:
-        if category is not Category.GRADIENTS or number not in categories:
-            categories[number] = category
+def _name(log: StorageLog, tree: Any, categories: dict[int, Category], category: Category) -> None:
+    for number in log.add(tree):
+        categories[number] = category

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from advisor.measure.memory.operator_mode import OperatorMode
 from advisor.measure.memory.storages import tensors_in
 from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
-from advisor.predict.trace.layer_norm_layout import as_kernels_lay_it_out
 from advisor.predict.trace.scratch import Call, call_of
 from advisor.predict.workspace.call import WorkspaceCall, described
 from advisor.predict.workspace.operators import has_workspace
@@ -21,16 +20,10 @@ from advisor.training.memory_side import Side, current_side
 
 __all__ = ["LoggedCall", "StorageLog"]
 
-_PRODUCTS = (
-    "mm.default",
-    "addmm.default",
-    "bmm.default",
-    "baddbmm.default",
-    "addmv.default",
-    "mv.default",
-    "dot.default",
-)
+_PRODUCTS = {f"{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot")}
 """What cuBLAS computes."""
+
+_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 
 
 class LoggedCall(NamedTuple):
@@ -38,7 +31,7 @@ class LoggedCall(NamedTuple):
 
     Attributes:
         begin: Index of the event that would be the first of its results.
-        births: For each result the index of the event of its birth; ``None`` for one that is no new storage.
+        births: Index of the event of each result's birth; ``None`` for one that is no new storage.
         call: The call.
     """
 
@@ -47,33 +40,30 @@ class LoggedCall(NamedTuple):
     call: WorkspaceCall
 
 
-class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that numbers storages in the order of their birth and writes down what becomes of them.
+class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that numbers storages in the order of their birth, and logs how they grow, shrink and die.
 
-    It sees what every operator returns, also inside of the backward pass. What an operator takes and gives back before
-    it returns is not seen.
+    What an operator allocates and frees before it returns is not seen.
 
     Args:
         device: Type of the device whose storages are followed. A fake tensor says where it would be.
-        stands_for_another: Whether tensors of this device stand for those of a device that is not there. Then what is
-            made as the host's (:mod:`advisor.training.memory_side`), and what operators make of nothing else, is left
-            out: they would do so on the host.
+        stands_for_another: Whether tensors of this device stand for those of a device that is not there. Then tensors
+            for the host (:mod:`advisor.training.memory_side`), and what operators make of these alone, are left out.
 
     Attributes:
         events: ``(number, bytes)``: positive as a storage is born or grows, negative as it shrinks or dies.
-        operators: For every storage the operator that it came from.
+        operators: The operator that each storage came from.
         device: Type of the device.
         stands_for_another: Whether it stands for another.
-        calls: ``(index of the first event after it, call, batch)`` of operators that allocate workspace on a
-            CPU.
+        calls: ``(index of the first event after it, call, batch)`` of operators that allocate workspace on a CPU.
         workspace_calls: Calls that do so on CUDA, where it is the device or stood for.
         products: For the forward and the backward pass, which have a thread each on CUDA, the index of the first event
             after their first product of matrices.
-        moved: Index of the first event after the model was on its device.
+        moved: Index of the first event after the model was moved to its device.
     """
 
     def __init__(self, device: torch.device, *, stands_for_another: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.events: list[tuple[int, int]] = []
         self.operators: list[str] = []
         self.calls: list[tuple[int, Call, int]] = []
@@ -90,7 +80,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def uses_host(self) -> bool:
-        """Whether anything was made that would be the host's."""
+        """Whether anything was made for the host."""
         return bool(self._on_host)
 
     def ignore(self, tree: Any) -> None:
@@ -100,7 +90,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._ignored[storage._cdata] = weakref.ref(storage)
 
     def begin_with(self, tree: Any) -> None:
-        """Begin anew with the storages behind the tensors of ``tree``, in order; what else there is is left out."""
+        """Begin anew with the storages behind the tensors of ``tree``, in order; all others are left out."""
         kept = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)}
         self._ignored.update((key, reference) for key, reference in self._references.items() if key not in kept)
         for known in (self._references, self._numbers, self._sizes, self.events, self.operators, self.calls):
@@ -110,18 +100,10 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.add(tree, "to")
 
     def add(self, tree: Any, operator: str = "") -> list[int]:
-        """Write down the storages behind the tensors of ``tree`` that are new.
-
-        Returns:
-            The numbers of all of them, new or known; those that are left out are not among them.
-        """
-        numbers = []
-        for tensor in tensors_in(tree):
-            if device_of(tensor).type == self.device:
-                number = self._see(tensor.untyped_storage(), operator)
-                if number is not None:
-                    numbers.append(number)
-        return numbers
+        """Log the new storages behind the tensors of ``tree``; return the numbers of all that are followed."""
+        own = (tensor for tensor in tensors_in(tree) if device_of(tensor).type == self.device)
+        numbers = [self._see(tensor.untyped_storage(), operator) for tensor in own]
+        return [number for number in numbers if number is not None]
 
     def look_again(self) -> None:
         """Notice storages that were resized in place, as sharded parameters are: no operator says so."""
@@ -130,18 +112,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if storage is not None:
                 self._resize(self._numbers[key], storage.nbytes())
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile below this mode."""
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (device := device_asked_for(func, args)) is not None:
             return device
         if changes_only_values(func, args):
@@ -149,7 +120,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = getattr(func, "__name__", "")
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))
-        result = as_kernels_lay_it_out(func, func(*args, **(kwargs or {})))
+        result = _as_laid_out(func, func(*args, **(kwargs or {})))
         if self.stands_for_another and self._is_of_host(args):
             for tensor in tensors_in(result):
                 storage = tensor.untyped_storage()
@@ -166,13 +137,13 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _born(self, tensor: torch.Tensor, operator: str) -> int | None:
-        """The index of the event of a result's birth, if it is one."""
+        """The index of the event of a result's birth, if it is a new storage."""
         place = len(self.events)
         self.add(tensor, operator)
         return place if len(self.events) > place else None
 
     def _is_of_host(self, args: tuple[Any, ...]) -> bool:
-        """Whether an operator's results are the host's: it was said so, or all that it is given is."""
+        """Whether an operator's results are for the host: by declaration, or because all its arguments are."""
         side = current_side()
         if side is not None:
             return side is Side.HOST
@@ -212,7 +183,20 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._resize(number, 0)
 
 
+def _as_laid_out(func: Any, result: Any) -> Any:
+    """The result as kernels lay it out: the input's gradient of layer normalization is contiguous.
+
+    torch's function for tensors without values gives it the layout of the gradient that it comes from.
+
+    Source: ``layer_norm_backward_cuda`` in ``aten/src/ATen/native/cuda/layer_norm_kernel.cu`` of PyTorch, and
+    ``layer_norm_backward_cpu`` in ``aten/src/ATen/native/layer_norm.cpp``.
+    """
+    if func is not _LAYER_NORM_BACKWARD or result[0] is None or result[0].is_contiguous():
+        return result
+    return (torch.empty_like(result[0], memory_format=torch.contiguous_format), *result[1:])
+
+
 def _is_in(known: Mapping[int, weakref.ref[torch.UntypedStorage]], storage: torch.UntypedStorage) -> bool:
-    """Whether it is among them; an address alone may be that of one that is gone."""
+    """Whether it is among them, and does not just have the address of one that is gone."""
     reference = known.get(storage._cdata)
     return reference is not None and reference() is storage

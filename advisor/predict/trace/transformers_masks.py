@@ -1,8 +1,8 @@
-"""Models of transformers leave attention masks out of a trace where they leave them out of a real step.
+"""Models of transformers make no attention masks in a trace where they make none in a real step.
 
 They look at the values of a padding mask and of positions: where nothing is padded and no sequences are packed, they
-make no mask and let the kernel be causal. A fake tensor has no values, and then they make every mask, for each layer
-one of the length squared. What the values say is known from the batch, which was real before it was faked.
+make no mask and let the kernel be causal. A fake tensor has no values, and then they make one of the length squared for
+each layer. The values are known from the batch, which was real before it was faked.
 """
 
 from __future__ import annotations
@@ -44,21 +44,15 @@ def mask_facts(batch: Any) -> MaskFacts:
 def masks_as_with_values(facts: MaskFacts) -> Generator[None, None, None]:
     """Let transformers decide as it does for a batch, in the whole process.
 
-    To be entered when the model is built: a model's file may load transformers as late as that.
-
-    Args:
-        facts: Of the batch.
+    Enter it after the model is built, whose file may load transformers as late as that.
     """
     module: Any = sys.modules.get("transformers.masking_utils")
-    changed: dict[str, Any] = {}
-    if module is not None:
-        if not facts.padded:
-            changed |= {name: _without_padding for name in _DECIDE_ON_PADDING if hasattr(module, name)}
-        if not facts.packed and hasattr(module, _DECIDE_ON_POSITIONS):
-            changed[_DECIDE_ON_POSITIONS] = _not_packed
-    before = {name: getattr(module, name) for name in changed}
-    for name, change in changed.items():
-        setattr(module, name, functools.partial(change, before[name]))
+    changes: dict[str, Any] = {} if facts.padded else dict.fromkeys(_DECIDE_ON_PADDING, _without_padding)
+    if not facts.packed:
+        changes[_DECIDE_ON_POSITIONS] = _not_packed
+    before = {name: getattr(module, name) for name in changes if hasattr(module, name)}
+    for name, plain in before.items():
+        setattr(module, name, functools.partial(changes[name], plain))
     try:
         yield
     finally:
@@ -71,7 +65,7 @@ def _without_padding(plain: Callable[..., Any], padding_mask: Any, *args: Any, *
 
 
 def _not_packed(plain: Callable[..., Any], position_ids: Any, *args: Any, **kwargs: Any) -> Any:
-    found = plain(position_ids, *args, **kwargs)  # what it takes meanwhile is taken in a real step, too
+    found = plain(position_ids, *args, **kwargs)  # what it allocates meanwhile is allocated in a real step, too
     return None if isinstance(position_ids, FakeTensor) else found
 
 

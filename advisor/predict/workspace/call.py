@@ -1,13 +1,13 @@
 """Calls of operators that allocate workspace on CUDA, described so that they are known at every batch.
 
 What they take is seldom affine in the batch: a buffer may grow until it fills the device and then no more. But sizes
-and strides of tensors are, so that these are what is carried from two batches to a third.
+and strides of tensors are, so these are carried from two batches to a third.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +15,20 @@ import torch
 
 from advisor.measure.memory.storages import tensors_in
 
-__all__ = ["Give", "Like", "Result", "Step", "Take", "WorkspaceCall", "call_between", "described"]
+__all__ = [
+    "Give",
+    "Like",
+    "Result",
+    "Step",
+    "Take",
+    "WorkspaceCall",
+    "call_between",
+    "copies",
+    "described",
+    "holding",
+    "plain",
+    "results",
+]
 
 
 class Like(msgspec.Struct, frozen=True):
@@ -57,7 +70,7 @@ class WorkspaceCall(msgspec.Struct, frozen=True):
 
     Attributes:
         operator: Its name, with its overload.
-        arguments: ``(name, value)``, those that are given; tensors as :class:`Like`, lists as tuples.
+        arguments: ``(name, value)`` of those that are given; tensors as :class:`Like`, lists as tuples.
         results: All tensors among its results.
     """
 
@@ -71,23 +84,20 @@ class WorkspaceCall(msgspec.Struct, frozen=True):
 
 
 class Take(NamedTuple):
-    """Memory is taken that is no result."""
+    """A buffer is allocated that is no result."""
 
     name: str
     nbytes: int
 
 
 class Give(NamedTuple):
-    """It is given back."""
+    """It is freed."""
 
     name: str
 
 
 class Result(NamedTuple):
-    """A result is made: the one at this place among all tensors of the results.
-
-    One that is in no step is not on the device.
-    """
+    """The result at this place is allocated; one that is in no step is not on the device."""
 
     place: int
 
@@ -95,15 +105,37 @@ class Result(NamedTuple):
 Step = Take | Give | Result
 
 
+def results(call: WorkspaceCall) -> Iterator[Step]:
+    """All results are allocated, in order."""
+    return map(Result, range(len(call.results)))
+
+
+def copies(**tensors: Like) -> dict[str, int]:
+    """Buffers for contiguous copies of those that are not."""
+    return {name: tensor.nbytes for name, tensor in tensors.items() if not tensor.contiguous}
+
+
+def holding(buffers: Mapping[str, int], steps: Iterable[Step] = ()) -> Iterator[Step]:
+    """Steps, and buffers that are held meanwhile: name -> bytes, freed in reverse order."""
+    yield from (Take(name, nbytes) for name, nbytes in buffers.items())
+    yield from steps
+    yield from (Give(name) for name in reversed(list(buffers)))
+
+
 def described(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any) -> WorkspaceCall:
     """The description of a call."""
     names = (argument.name for argument in func._schema.arguments)
     pairs = [*zip(names, args, strict=False), *(kwargs or {}).items()]
     return WorkspaceCall(
-        func.__name__,
-        tuple((name, _plain(value)) for name, value in pairs),
-        tuple(_like(tensor) for tensor in tensors_in(result)),
+        func.__name__, tuple((name, plain(value)) for name, value in pairs), plain(list(tensors_in(result)))
     )
+
+
+def plain(value: Any) -> Any:
+    """A value with tensors as :class:`Like` and lists as tuples."""
+    if isinstance(value, torch.Tensor):
+        return Like(tuple(value.shape), tuple(value.stride()), value.dtype)
+    return tuple(plain(one) for one in value) if isinstance(value, (list, tuple)) else value
 
 
 def call_between(
@@ -130,15 +162,3 @@ def call_between(
         return there
 
     return WorkspaceCall(other.operator, between(one.arguments, other.arguments), between(one.results, other.results))
-
-
-def _like(tensor: torch.Tensor) -> Like:
-    return Like(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return _like(value)
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(one) for one in value)
-    return value

@@ -10,13 +10,12 @@ Source: ``_convolution``, ``convolution_backward`` and ``use_cudnn_depthwise`` i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall
+from advisor.predict.workspace.call import Like, Result, Step, WorkspaceCall, holding
 from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
 __all__ = ["convolution", "convolution_backward"]
@@ -26,14 +25,10 @@ def convolution(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """Input and weight, in the layout that either has."""
     given, weight = call.given("input"), call.given("weight")
     last = _channels_last(given, weight)
-    copied = not _laid_out(given, last=last)
-    if copied:
-        yield Take("input", given.nbytes)
-    yield Result(0)
-    if not _is_torchs_own(call, given, weight, last=last) and not _laid_out(weight, last=last):
-        yield from (Take("weight", weight.nbytes), Give("weight"))
-    if copied:
-        yield Give("input")
+    inside: list[Step] = [Result(0)]
+    if not _is_torchs_own(call, given, weight, last=last):
+        inside += holding(_copies(last=last, weight=weight))
+    yield from holding(_copies(last=last, input=given), inside)
 
 
 def convolution_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
@@ -41,26 +36,24 @@ def convolution_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[St
     gradient, given, weight = (call.given(name) for name in ("grad_output", "input", "weight"))
     wanted = call.given("output_mask")
     last = _channels_last(given, weight)
-    copies_input = wanted[1] and not _laid_out(given, last=last)
-    copies_gradient = not _laid_out(gradient, last=last)
-    if copies_input:
-        yield Take("input", given.nbytes)
-    if copies_gradient:
-        yield Take("gradient", gradient.nbytes)
     own = _is_torchs_own(call, given, weight, last=last)
+    products: list[Step] = []
     for kind in (1, 0) if own else (0, 1):
         if wanted[kind]:
-            yield Result(sum(wanted[:kind]))
-        if wanted[kind] and kind == 0 and not own and not _laid_out(weight, last=last):
-            yield from (Take("weight", weight.nbytes), Give("weight"))
-    if copies_gradient:
-        yield Give("gradient")
+            products.append(Result(sum(wanted[:kind])))
+            if kind == 0 and not own:
+                products += holding(_copies(last=last, weight=weight))
+    inside = [*holding(_copies(last=last, gradient=gradient), products)]
     if wanted[2]:
-        yield Result(sum(wanted[:2]))
         summed = Accumulation.of_sum(gradient.dtype.itemsize)
-        yield from partial_results(gradient, (0, *range(2, len(gradient.shape))), summed, device)
-    if copies_input:
-        yield Give("input")
+        reduced = (0, *range(2, len(gradient.shape)))
+        inside += [Result(sum(wanted[:2])), *partial_results(gradient, reduced, summed, device)]
+    yield from holding(_copies(last=last, input=given) if wanted[1] else {}, inside)
+
+
+def _copies(*, last: bool, **tensors: Like) -> dict[str, int]:
+    """Buffers for copies of what is not laid out as it is computed."""
+    return {name: tensor.nbytes for name, tensor in tensors.items() if not _laid_out(tensor, last=last)}
 
 
 def _is_torchs_own(call: WorkspaceCall, given: Like, weight: Like, *, last: bool) -> bool:
@@ -97,4 +90,4 @@ def _laid_out(like: Like, *, last: bool) -> bool:
         if like.shape[dim] != 1 and like.strides[dim] != expected:
             return False
         expected *= like.shape[dim]
-    return math.prod(like.shape) == expected
+    return like.count == expected

@@ -1,20 +1,21 @@
-"""What an operator takes from the caching allocator on CUDA beyond its results, and in which order it takes these.
+"""What an operator allocates on CUDA beyond its results, and in which order it allocates these.
 
-A trace sees results, in the order of their list. Taken and given back before the operator returns, a buffer counts in
-the peak all the same, and leaves a gap afterwards for which the next tensors may be too large.
+A trace sees results, in the order of their list. A buffer that is freed before the operator returns counts in the peak
+all the same, and leaves a gap for which the next tensors may be too large.
 
-Every rule follows the source of PyTorch that it names. Left out are what cuDNN's plans and cuBLASLt take, which only
-these libraries know, and the temporary storage of scans, which is a few KiB.
+Every rule follows the source of PyTorch that it names. Left out are what cuDNN's plans and cuBLASLt allocate, which
+only these libraries know, and the temporary storage of scans, which is a few KiB.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
 from advisor.predict.prediction import CudaDevice
+from advisor.predict.rounding import ceil_div, round_up
 from advisor.predict.workspace.attention_buffers import (
     cudnn_backward,
     efficient,
@@ -23,7 +24,7 @@ from advisor.predict.workspace.attention_buffers import (
     flash_backward,
     seeds_first,
 )
-from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall
+from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall, copies, holding, results
 from advisor.predict.workspace.convolution import convolution, convolution_backward
 from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
@@ -33,6 +34,8 @@ _FLOAT = 4
 _PAIR = 16
 """Of a value and its index, or of the parts of a variance."""
 _HALVES = (torch.float16, torch.bfloat16)
+
+_Rule = Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]
 
 
 def has_workspace(operator: str) -> bool:
@@ -54,23 +57,21 @@ def _sum(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """
     given, [result] = call.given("self"), call.results
     yield Result(0)
-    converts = given.dtype is not result.dtype and not (given.dtype in _HALVES and result.dtype is torch.float32)
-    if converts:
+    converted = {}
+    if given.dtype is not result.dtype and not (given.dtype in _HALVES and result.dtype is torch.float32):
         given = Like(given.shape, given.strides, result.dtype)  # a dense tensor keeps its order of dimensions
-        yield Take("converted", given.nbytes)
-    yield from partial_results(given, _reduced(call, given), Accumulation.of_sum(given.dtype.itemsize), device)
-    if converts:
-        yield Give("converted")
+        converted = {"converted": given.nbytes}
+    kind = Accumulation.of_sum(given.dtype.itemsize)
+    yield from holding(converted, partial_results(given, _reduced(call, given), kind, device))
 
 
-def _reduction(partial_bytes: int = 0, vector: int = 4) -> Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]:
-    """One with partial results of so many bytes; by default of an input's. Of the results, indices come second."""
+def _reduction(partial_bytes: int = 0, vector: int = 4) -> _Rule:
+    """One with partial results of so many bytes; by default of an input's."""
 
     def rule(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
         given = call.given("self")
-        yield from (Result(index) for index in range(len(call.results)))
-        item = given.dtype.itemsize
-        kind = Accumulation(item, partial_bytes or item, vector)
+        yield from results(call)
+        kind = Accumulation(given.dtype.itemsize, partial_bytes or given.dtype.itemsize, vector)
         yield from partial_results(given, _reduced(call, given), kind, device)
 
     return rule
@@ -91,17 +92,12 @@ def _dropout(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
 def _softmax_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """The product of gradient and output. Source: ``softmax_backward_cuda_out`` in ``cuda/SoftMax.cu``."""
     yield Result(0)
-    yield from (Take("product", call.given("grad_output").nbytes), Give("product"))
+    yield from holding({"product": call.given("grad_output").nbytes})
 
 
 def _layer_norm(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     """What is not contiguous is copied. Source: ``layer_norm_cuda`` in ``cuda/layer_norm_kernel.cu``."""
-    given = call.given("input")
-    if not given.contiguous:
-        yield Take("input", given.nbytes)
-    yield from (Result(index) for index in range(3))
-    if not given.contiguous:
-        yield Give("input")
+    yield from holding(copies(input=call.given("input")), results(call))
 
 
 _MANY_ROWS, _ROWS_OF_A_BLOCK, _MOST_PARTS = 2**16, 32, 2**20
@@ -112,36 +108,25 @@ def _layer_norm_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[St
 
     Source: ``layer_norm_backward_cuda`` and ``LaunchAndAllocGammaBetaBackwardKernel`` there.
     """
-    copies = [(name, call.given(name)) for name in ("input", "grad_out") if not call.given(name).contiguous]
-    for name, tensor in copies:
-        if name == "input":
-            yield Take(name, tensor.nbytes)
-    weight = call.given("weight")
-    parts = 0 if weight is None else _parts(call.given("input").count // weight.count, weight.count, device)
+    given, gradient, weight = (call.given(name) for name in ("input", "grad_out", "weight"))
+    parts = 0 if weight is None else _parts(given.count // weight.count, weight.count, device)
     if not parts:
-        yield from (Result(place) for place in range(len(call.results)))
-    for name, tensor in copies:
-        if name == "grad_out":
-            yield Take(name, tensor.nbytes)
-    if parts:
-        of_parts = Like((parts, weight.count), (weight.count, 1), weight.dtype)
-        kind = Accumulation(weight.dtype.itemsize, _FLOAT)
-        yield from (Result(0), Take("scale", weight.nbytes), Take("offset", weight.nbytes))
-        yield from (Take("scales", of_parts.nbytes), Take("offsets", of_parts.nbytes))
-        for place, name in ((1, "scale"), (2, "offset")):
-            yield Result(place)  # the sum, in the place of what was taken for it
-            yield from partial_results(of_parts, (0,), kind, device)
-            yield Give(name)
-        yield from (Give("offsets"), Give("scales"))
-    for name, _ in reversed(copies):
-        yield Give(name)
+        yield from holding(copies(input=given), [*results(call), *holding(copies(gradient=gradient))])
+        return
+    of_parts = Like((parts, weight.count), (weight.count, 1), weight.dtype)
+    partials = [*partial_results(of_parts, (0,), Accumulation(weight.dtype.itemsize, _FLOAT), device)]
+    # A sum takes the place of what was allocated for it.
+    sums: list[Step] = [Result(1), *partials, Give("scale"), Result(2), *partials, Give("offset")]
+    inside: list[Step] = [Result(0), Take("scale", weight.nbytes), Take("offset", weight.nbytes)]
+    inside += holding({"scales": of_parts.nbytes, "offsets": of_parts.nbytes}, sums)
+    yield from holding(copies(input=given, gradient=gradient), inside)
 
 
 def _parts(rows: int, columns: int, device: CudaDevice) -> int:
     """Parts into which the rows are divided; 0 where there are too few of them, or blocks enough without."""
     if rows <= _MANY_ROWS or columns // 32 >= device.multiprocessors / 2:
         return 0
-    return min(-(-rows // _ROWS_OF_A_BLOCK), _MOST_PARTS // columns)
+    return min(ceil_div(rows, _ROWS_OF_A_BLOCK), _MOST_PARTS // columns)
 
 
 _FEW_INDICES, _FEW_ROWS, _ROWS_OF_A_THREAD = 3072, 128, 10
@@ -153,28 +138,19 @@ def _embedding_backward(call: WorkspaceCall, device: CudaDevice) -> Iterator[Ste
     Source: ``embedding_dense_backward_cuda`` in ``cuda/Embedding.cu``, and ``cuda/EmbeddingBackwardKernel.cu``.
     """
     gradient, indices, rows = call.given("grad_output"), call.given("indices"), call.given("num_weights")
-    copies = [(n, one) for n, one in (("gradient", gradient), ("indices", indices)) if not one.contiguous]
-    for name, tensor in copies:
-        yield Take(name, tensor.nbytes)
-    if indices.count <= _FEW_INDICES and not call.given("scale_grad_by_freq"):
-        yield Result(0)
-    else:
-        item, size = indices.dtype.itemsize, gradient.shape[-1]
+    inside: Iterable[Step] = [Result(0)]
+    if indices.count > _FEW_INDICES or call.given("scale_grad_by_freq"):
+        item = indices.dtype.itemsize
         segments = min(indices.count, rows)
         pieces = indices.count // _ROWS_OF_A_THREAD + segments
-        yield from (Take("sorted", indices.nbytes), Take("order", indices.nbytes), Take("range", indices.nbytes))
-        yield from (Take("sort", _sort_bytes(indices.count, item, rows.bit_length())), Give("sort"), Give("range"))
-        yield Result(0)
-        yield from (Take("segments", indices.nbytes), Take("segment count", 8))
-        yield from (Take("keys", indices.nbytes), Give("keys"))
-        yield from (Take("in segment", segments * item), Take("before segment", segments * item))
-        yield from (Take("piece count", 8), Take("pieces", pieces * item))
-        yield Take("sums", pieces * (size * max(gradient.dtype.itemsize, _FLOAT) if rows > _FEW_ROWS else item))
-        for name in ("sums", "pieces", "piece count", "before segment", "in segment", "segment count"):
-            yield Give(name)
-        yield from (Give("segments"), Give("order"), Give("sorted"))
-    for name, _ in reversed(copies):
-        yield Give(name)
+        width = gradient.shape[-1] * max(gradient.dtype.itemsize, _FLOAT) if rows > _FEW_ROWS else item
+        sort = holding({"range": indices.nbytes, "sort": _sort_bytes(indices.count, item, rows.bit_length())})
+        sums = {"in segment": segments * item, "before segment": segments * item, "piece count": 8}
+        sums |= {"pieces": pieces * item, "sums": pieces * width}
+        counted = [*holding({"keys": indices.nbytes}), *holding(sums)]
+        summed = holding({"segments": indices.nbytes, "segment count": 8}, counted)
+        inside = holding({"sorted": indices.nbytes, "order": indices.nbytes}, [*sort, Result(0), *summed])
+    yield from holding(copies(gradient=gradient, indices=indices), inside)
 
 
 _DIGITS, _ITEMS_OF_A_BLOCK, _ALIGNMENT = 256, 4608, 256
@@ -185,14 +161,10 @@ def _sort_bytes(count: int, item: int, bits: int) -> int:
 
     Source: ``DispatchRadixSort::InvokeOnesweep`` of CUB; items of a block as its tuning has them for 8 bytes.
     """
-    passes = -(-bits // 8)
-    copies = 2 * _aligned(count * item) if passes > 1 else 0
-    blocks = -(-count // (_ITEMS_OF_A_BLOCK * 8 // item))
-    return copies + 8 * _DIGITS * passes + 4 * _DIGITS * blocks + _ALIGNMENT + _ALIGNMENT - 1
-
-
-def _aligned(number: int) -> int:
-    return -(-number // _ALIGNMENT) * _ALIGNMENT
+    passes = ceil_div(bits, 8)
+    second = 2 * round_up(count * item, _ALIGNMENT) if passes > 1 else 0
+    blocks = ceil_div(count, _ITEMS_OF_A_BLOCK * 8 // item)
+    return second + 8 * _DIGITS * passes + 4 * _DIGITS * blocks + _ALIGNMENT + _ALIGNMENT - 1
 
 
 def _cumsum(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
@@ -200,7 +172,7 @@ def _cumsum(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     [result] = call.results
     yield Result(0)
     if call.given("self").dtype is not result.dtype:
-        yield from (Take("converted", result.nbytes), Give("converted"))
+        yield from holding({"converted": result.nbytes})
 
 
 def _roll(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
@@ -209,22 +181,15 @@ def _roll(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     Source: ``roll_cuda`` in ``cuda/TensorTransformations.cu``, and ``roll_common`` in ``TensorTransformations.h``.
     """
     given = call.given("self")
-    if not given.contiguous:
-        yield Take("input", given.nbytes)
-    between = [f"rolled {place}" for place in range(len(call.given("dims", ())) - 1)]
-    for place, name in enumerate(between):
-        yield Take(name, given.nbytes)
-        if place == 0 and not given.contiguous:
-            yield Give("input")
-    yield Result(0)
-    for name in reversed(between):
-        yield Give(name)
-    if not between and not given.contiguous:
-        yield Give("input")
+    copied = copies(input=given)
+    rolled = {f"rolled {place}": given.nbytes for place in range(len(call.given("dims", ())) - 1)}
+    first, *others = holding(rolled, [Result(0)])
+    yield from holding(copied, [first])
+    yield from others
 
 
 _NORM = _reduction(_FLOAT)
-_RULES: Mapping[str, Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]] = {
+_RULES: Mapping[str, _Rule] = {
     "sum.default": _sum,
     "sum.dim_IntList": _sum,
     "mean.default": _sum,

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.workspace.call import Give, Like, Step, Take
+from advisor.predict.rounding import ceil_div
+from advisor.predict.workspace.call import Like, Step, holding
 
 __all__ = ["Accumulation", "partial_results", "reduction_buffers"]
 
@@ -52,11 +53,9 @@ class _Dimension(NamedTuple):
 
 
 def partial_results(given: Like, reduced: Sequence[int], kind: Accumulation, device: CudaDevice) -> Iterator[Step]:
-    """What a reduction takes and gives back, in order."""
+    """What a reduction allocates and frees, in order."""
     partials, counters = reduction_buffers(given.shape, given.strides, reduced, kind, device)
-    if partials:
-        names = ("partial results", "counters")
-        yield from (Take(names[0], partials), Take(names[1], counters), Give(names[1]), Give(names[0]))
+    return holding({"partial results": partials, "counters": counters} if partials else {})
 
 
 def reduction_buffers(
@@ -68,10 +67,10 @@ def reduction_buffers(
 
     Args:
         sizes: Of the input.
-        strides: Its strides.
+        strides: Of the input.
         reduced: Dimensions that are reduced.
         kind: How the kernel adds up.
-        device: The device.
+        device: Where.
     """
     extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if 0 in sizes or extent * kind.item_bytes > _LARGEST_INDEX or math.prod(sizes) > _LARGEST_INDEX:
@@ -93,17 +92,17 @@ def reduction_buffers(
     block_width, block_height = _block(width, height, _MOST_THREADS // vector)
     step_input = block_width if along_rows else 1
     step_output = 1 if along_rows else block_width
-    splits_over_warps = _ceil(inputs, step_input) >= min(block_height * 16, _MOST_VALUES)
+    splits_over_warps = ceil_div(inputs, step_input) >= min(block_height * 16, _MOST_VALUES)
     if splits_over_warps:
         step_input *= block_height
     else:
         step_output *= block_height
     target = device.multiprocessors * (device.threads_per_multiprocessor // (block_width * block_height))
-    grid, values = _ceil(outputs // vector, step_output), _ceil(inputs, step_input)
+    grid, values = ceil_div(outputs // vector, step_output), ceil_div(inputs, step_input)
     if not splits_over_warps or values < _MOST_VALUES or grid > target:
         return 0, 0
-    fewest, most = _ceil(values, _MOST_VALUES), _ceil(values, _FEWEST_VALUES)
-    blocks = min(max(_ceil(target, grid), fewest), most)
+    fewest, most = ceil_div(values, _MOST_VALUES), ceil_div(values, _FEWEST_VALUES)
+    blocks = min(max(ceil_div(target, grid), fewest), most)
     if blocks <= 1:
         return 0, 0
     partials = kind.partial_bytes * outputs * blocks
@@ -150,16 +149,14 @@ def _coalesced(dimensions: Sequence[_Dimension]) -> list[_Dimension]:
         if not found:
             found.append(one)
             continue
-        last = found[-1]
-        if last.size == 1:
+        size, output_stride, input_stride = found[-1]
+        if size == 1:
             found[-1] = one
-        elif one.size == 1 or (
-            last.size * last.output_stride == one.output_stride and last.size * last.input_stride == one.input_stride
-        ):
-            found[-1] = last._replace(size=last.size * one.size)
+        elif one.size == 1 or (size * output_stride, size * input_stride) == one[1:]:
+            found[-1] = found[-1]._replace(size=size * one.size)
         else:
             found.append(one)
-    return [] if len(found) == 1 and found[0].size == 1 else found
+    return [] if [one.size for one in found] == [1] else found
 
 
 def _vector_of_outputs(dimensions: Sequence[_Dimension], place: int) -> int:
@@ -182,7 +179,3 @@ def _block(width: int, height: int, most: int) -> tuple[int, int]:
 def _power_of_two(number: int) -> int:
     """The largest that is not above it, and at least 1."""
     return 1 << max(0, number.bit_length() - 1)
-
-
-def _ceil(number: int, divisor: int) -> int:
-    return -(-number // divisor)

@@ -5,7 +5,7 @@ the optimizer step is the peak, for a large one the backward pass. A line throug
 is far off, so the peak is the maximum of several lines.
 
 Two profiling runs traced allocation by allocation (on a CPU) give all lines, as long as the traces differ in sizes
-alone; see :mod:`advisor.predict.trace.extrapolate`. What the largest profiling run took beyond them is added.
+alone; see :mod:`advisor.predict.trace.envelope`. What the largest profiling run took beyond them is added.
 
 Elsewhere the lines go through the peaks of the profiling runs, one per phase. Within the passes the peak moves too
 (from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to a

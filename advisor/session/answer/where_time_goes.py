@@ -6,8 +6,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.hardware.rates import DeviceRates
-from advisor.predict.calibration import TimePrediction
-from advisor.predict.roofline import PredictedStep
+from advisor.predict.roofline import PredictedStep, predict_step
 from advisor.report.why_time import explain_time, time_sentence
 from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
@@ -51,7 +50,8 @@ def _step(candidate: Candidate, rates: DeviceRates, trials: Trials) -> Predicted
     measurement, batch = candidate.measurement, candidate.policy.global_batch
     if work is None or measurement is None:
         return None
-    return TimePrediction(work=work, rates=rates, measured_seconds={batch: measurement.step_seconds}).at(batch)
+    step = predict_step(work, batch, rates)
+    return step.scaled(measurement.step_seconds / step.predicted_seconds, (batch,))
 
 
 def _with(recommendation: Recommendation, sentences: tuple[str, ...]) -> Recommendation:

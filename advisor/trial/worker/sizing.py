@@ -21,7 +21,7 @@ from advisor.measure.memory.meter import MemoryMeter
 from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import MemoryPrediction
-from advisor.predict.trace.extrapolate import predict_between
+from advisor.predict.trace.envelope import predict_between
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import SizeResult

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from advisor.phase import Phase
-from advisor.predict.calibration import TimePrediction
 from advisor.predict.step_work import Kind
+from benchmarks.calibration import TimePrediction
 from tests.predict.rates import group, rates, work_of
 
 PREDICTION = TimePrediction(
