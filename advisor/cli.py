@@ -147,7 +147,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     from advisor.report.json_documents import json_verification
-    from advisor.report.verification_view import VerificationView
+    from advisor.report.verification_view import verification_view
     from advisor.session.verify import VerifyRequest, run_verification
     from advisor.text.units import parse_bytes
     from advisor.workload.source import resolve_source
@@ -159,7 +159,7 @@ def _verify(options: argparse.Namespace) -> int:
         memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
     )
     found = _with_status(run_verification, request)
-    _print(options, lambda: json_verification(found), VerificationView(found))
+    _print(options, lambda: json_verification(found), verification_view(found))
     return EXIT_OK if found.kept else EXIT_NOT_KEPT
 
 
@@ -207,8 +207,7 @@ def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
     from rich.console import Group
 
     from advisor.policy.wrapper import apply_lines, size_lines
-    from advisor.report.answer import AnswerView
-    from advisor.report.timings import timings_table
+    from advisor.report.answer import AnswerView, timings_table
 
     notes = list(answer.notes)
     if answer.cached:

@@ -69,11 +69,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One policy and its results.
 
     Attributes:
-        policy: The policy.
-        role: Why it was tried.
         outcome: How its trial ended; SCREENED and REFUSED ran nothing.
         reason: One line when the outcome is not OK.
-        measurement: The measurement when the outcome is OK.
+        measurement: Only when the outcome is OK.
         predicted_peak_bytes: Peak predicted from profiling runs (SCREENED), never shown as measured.
         fidelity: Worst class among its methods and its micro-batching.
         loss_drift: Largest relative difference of the first losses from plain training, same seed and batches;
@@ -116,10 +114,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     one_sample_bytes: int | None = None
 
     @property
+    def measured(self) -> Measurement:
+        """Its measurement; it must have one."""
+        assert self.measurement is not None, "only measured candidates are ranked"
+        return self.measurement
+
+    @property
     def samples_per_second(self) -> float:
-        """Measured throughput; the candidate must have a measurement."""
-        assert self.measurement is not None, "only measured candidates have a throughput"
-        return self.measurement.samples_per_second
+        """Measured throughput."""
+        return self.measured.samples_per_second
 
     @property
     def loses_to_larger_batch(self) -> bool:
@@ -193,9 +196,8 @@ class FrontierPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Cost of one iteration of a policy; the policy's other measurements are in the ranking.
 
     Attributes:
-        policy: The policy.
         latency_seconds: Median time of an iteration.
-        cost_usd: Price x devices x time, in US dollars.
+        cost_usd: Price of the devices for that time, in US dollars.
         joules: Energy of all devices, where it was measured.
         energy_usd: Its price in US dollars, where both are known.
     """
@@ -211,7 +213,6 @@ class DominatedPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A policy that another one makes pointless.
 
     Attributes:
-        point: The policy and its cost.
         by: Position in the frontier of the point that dominates it; ``None`` when its timing was ended early and no
             point dominates its early measurement.
         inside_noise: Whether that point is better only if differences inside the noise are left out.
@@ -244,7 +245,7 @@ class SizeOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         outcome: How it ended; SCREENED ran nothing.
         reason: One line when the outcome is not OK.
-        samples_per_second: Measured throughput at its best batch.
+        samples_per_second: Measured at its best batch.
         samples_per_step: The best batch.
         peak_bytes: Measured peak at that batch.
         predicted_peak_bytes: Predicted peak where nothing was measured.
@@ -263,9 +264,7 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         model_size: Arguments of ``build_model`` and ``make_batch``.
-        parameter_count: Parameters of the model.
-        plain: Plain training.
-        winner: The winner's methods; ``None`` throughout if the winner is plain training.
+        winner: ``None`` throughout if the winner is plain training.
     """
 
     model_size: dict[str, int | float]
@@ -324,12 +323,12 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     hand_tuned: Candidate | None
     ranking: tuple[Candidate, ...]
     not_measured: tuple[Candidate, ...]
-    refused_settings: dict[str, str]
+    refused_settings: dict[str, str] = {}
     tie: bool
     noise: float
-    why: tuple[str, ...]
-    untried: int
-    stopped_because: str
+    why: tuple[str, ...] = ()
+    untried: int = 0
+    stopped_because: str = ""
     confirmation: Confirmation | None = None
     frontier: Frontier | None = None
     growth: Growth | None = None

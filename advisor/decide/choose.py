@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose_cheapest import choose_cheapest
 from advisor.decide.eligible import is_measured
 from advisor.decide.floor import floor_rate
 from advisor.decide.largest import choose_largest
 from advisor.decide.noise import SMALLEST_NOISE
-from advisor.decide.ranking import noise_of_lead, ranked
+from advisor.decide.ranking import Ranking, noise_of_lead, ranked, simplicity
 from advisor.decide.score import gain, score
-from advisor.decide.simplicity import simplicity
 from advisor.goal import Goal, GoalKind
 
 __all__ = ["choose"]
@@ -31,15 +32,9 @@ def choose(
     The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance: then the
     simplest of those wins, preferably not at a smaller batch than the user's own. Candidates of the same policy are
     repetitions, represented by the median score, and their spread counts as noise. A measurement that was cut short
-    because it was outpaced cannot win while there is another. For ``cheapest`` the
-    winner is a point of the frontier (:func:`~advisor.decide.choose_cheapest.choose_cheapest`).
-
-    Args:
-        candidates: Everything that was tried, in the order of trying.
-        goal: The goal.
-        refused_settings: Method setting -> reason, for settings that no policy could use here.
-        untried: How many combinations were not tried.
-        stopped_because: Why the search ended.
+    because it was outpaced cannot win while there is another. For ``cheapest`` the winner is a point of the frontier
+    (:func:`~advisor.decide.choose_cheapest.choose_cheapest`), for ``bigger`` the largest model
+    (:func:`~advisor.decide.largest.choose_largest`).
 
     Returns:
         The recommendation; its ``why`` is empty until the report explains it.
@@ -53,14 +48,17 @@ def choose(
     if goal.kind is GoalKind.BIGGER and (
         any(is_measured(candidate) for candidate in candidates) or floor_rate(candidates, goal) is None
     ):
-        return choose_largest(
-            candidates, goal, refused_settings=refused_settings, untried=untried, stopped_because=stopped_because
-        )
-    ranking = ranked(candidates, goal)
-    if goal.kind is GoalKind.CHEAPEST:
-        return choose_cheapest(
-            ranking, goal, refused_settings=refused_settings, untried=untried, stopped_because=stopped_because
-        )
+        chosen = choose_largest(candidates, goal)
+    elif goal.kind is GoalKind.CHEAPEST:
+        chosen = choose_cheapest(ranked(candidates, goal), goal)
+    else:
+        chosen = _choose_fastest(ranked(candidates, goal), goal)
+    return msgspec.structs.replace(
+        chosen, refused_settings=dict(refused_settings), untried=untried, stopped_because=stopped_because
+    )
+
+
+def _choose_fastest(ranking: Ranking, goal: Goal) -> Recommendation:
     best = ranking.finished[0]
     floor = next((score(one, goal) for one in ranking.eligible if one.role is Role.BASELINE), None)
 
@@ -87,17 +85,4 @@ def choose(
         noise = noise_of_lead(against, baseline, ranking.repeats)
         ahead = gain(score(against, goal), score(baseline, goal), goal.kind)
         tie = against is not baseline and abs(ahead) <= noise
-    return Recommendation(
-        winner=winner,
-        baseline=baseline,
-        hand_tuned=ranking.in_role(Role.HAND_TUNED),
-        ranking=ranking.candidates,
-        not_measured=ranking.not_measured,
-        refused_settings=dict(refused_settings),
-        tie=tie,
-        noise=noise,
-        repeats=ranking.repeats,
-        why=(),
-        untried=untried,
-        stopped_because=stopped_because,
-    )
+    return ranking.recommend(winner, tie=tie, noise=noise)

@@ -7,61 +7,29 @@ price has its energy in it.
 
 from __future__ import annotations
 
-import msgspec
-
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, FrontierPoint
 from advisor.goal import Goal
 from advisor.policy.file import CostEvidence
 
-__all__ = ["Cost", "cost_evidence", "cost_of"]
+__all__ = ["cost_evidence", "cost_of"]
 
 _SECONDS_PER_HOUR = 3600
 _JOULES_PER_KILOWATT_HOUR = 3.6e6
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cost of a number of iterations.
-
-    Attributes:
-        latency_seconds: Time.
-        usd: Price of the devices for that time, in US dollars.
-        joules: Energy of all devices, where it was measured.
-        energy_usd: Price of the energy in US dollars, if it was measured and has a price.
-    """
-
-    latency_seconds: float
-    usd: float
-    joules: float | None = None
-    energy_usd: float | None = None
-
-    def times(self, iterations: int) -> Cost:
-        """The cost of ``iterations`` times as many."""
-        return Cost(
-            latency_seconds=self.latency_seconds * iterations,
-            usd=self.usd * iterations,
-            joules=None if self.joules is None else self.joules * iterations,
-            energy_usd=None if self.energy_usd is None else self.energy_usd * iterations,
-        )
-
-
-def cost_of(candidate: Candidate, goal: Goal) -> Cost:
-    """The cost of one iteration of a measured candidate.
-
-    Args:
-        candidate: A measured candidate.
-        goal: The goal, with a price.
-    """
-    measurement, price = candidate.measurement, goal.price
-    assert measurement is not None, "only what was measured has a cost"
+def cost_of(candidate: Candidate, goal: Goal) -> FrontierPoint:
+    """The cost of one iteration of a measured candidate; the goal has a price."""
+    price, energy_price = goal.price, goal.usd_per_kilowatt_hour
     assert price is not None, "the goal 'cheapest' has a price before anything starts"
-    seconds, joules = measurement.step_seconds, measurement.joules_per_step
-    kilowatt_hours = None if joules is None else joules / _JOULES_PER_KILOWATT_HOUR
-    energy_price = goal.usd_per_kilowatt_hour
-    return Cost(
+    policy, seconds, joules = candidate.policy, candidate.measured.step_seconds, candidate.measured.joules_per_step
+    return FrontierPoint(
+        policy=policy,
         latency_seconds=seconds,
-        usd=price.usd_per_hour * candidate.policy.gpu_count * seconds / _SECONDS_PER_HOUR,
+        cost_usd=price.usd_per_hour * policy.gpu_count * seconds / _SECONDS_PER_HOUR,
         joules=joules,
-        energy_usd=None if kilowatt_hours is None or energy_price is None else kilowatt_hours * energy_price,
+        energy_usd=None
+        if joules is None or energy_price is None
+        else joules / _JOULES_PER_KILOWATT_HOUR * energy_price,
     )
 
 
@@ -71,7 +39,7 @@ def cost_evidence(candidate: Candidate, goal: Goal) -> CostEvidence:
     assert price is not None
     return CostEvidence(
         latency_seconds=cost.latency_seconds,
-        usd_per_iteration=cost.usd,
+        usd_per_iteration=cost.cost_usd,
         gpu_count=candidate.policy.gpu_count,
         usd_per_hour=price.usd_per_hour,
         price_source=price.source,

@@ -13,6 +13,8 @@ __all__ = ["changed_nothing"]
 _SMALLEST_SAVING = 0.001
 """A category that fell by less than this share counts as unchanged: alignment and scalars move a few bytes."""
 
+_ONLY_WITHIN_A_PHASE = (Saves.LOGITS, Saves.WORKSPACE)
+
 
 def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) -> tuple[str, ...]:
     """Say which methods lowered none of the memory that they declare to lower.
@@ -26,7 +28,7 @@ def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) ->
         plain: Those of plain training.
 
     Returns:
-        One line per method, for the candidate's notes; empty when both were not run at a common micro-batch.
+        One line per method; empty when both were not run at a common micro-batch.
     """
     pair = _common_point(sizing, plain)
     if pair is None:
@@ -57,20 +59,12 @@ def _fell(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasur
 
 
 def _bytes_of(category: Saves, memory: MemoryMeasurement) -> int:
-    """Bytes of a category, or of the phase peaks where it is only alive within a phase."""
-    breakdown = memory.breakdown
-    if category is Saves.PARAMETERS:
-        return breakdown.parameters
-    if category is Saves.GRADIENTS:
-        return breakdown.gradients
-    if category is Saves.OPTIMIZER_STATE:
-        return breakdown.optimizer_state
-    if category is Saves.ACTIVATIONS:
-        return breakdown.activations
-    return max(memory.forward_peak_bytes, memory.backward_peak_bytes)
+    if category in _ONLY_WITHIN_A_PHASE:
+        return max(memory.forward_peak_bytes, memory.backward_peak_bytes)
+    return int(getattr(memory.breakdown, category.name.lower()))
 
 
 def _bytes_words(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasurement) -> str:
-    name = "peak of the passes" if category in (Saves.LOGITS, Saves.WORKSPACE) else category.value
+    name = "peak of the passes" if category in _ONLY_WITHIN_A_PHASE else category.value
     after, before = _bytes_of(category, with_method), _bytes_of(category, without)
     return f"{name} {format_bytes(after)} with it, {format_bytes(before)} without"

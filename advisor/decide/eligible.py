@@ -15,7 +15,6 @@ from advisor.trial.outcome import Outcome
 
 __all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
 
-
 _ROUNDS_THAT_TELL = 6
 _EVERY_ROUND = 1.1
 """A training that is ahead by this much in all of six rounds is faster, however far the rounds are apart: one of two
@@ -45,13 +44,11 @@ def is_faithful(candidate: Candidate, goal: Goal) -> bool:
 
 def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
     """Why the goal rules it out, however it trains."""
-    measurement = candidate.measurement
-    assert measurement is not None, "only measured candidates can be eligible"
     if not goal.fidelity.allows(candidate.fidelity):
         return f"fidelity {candidate.fidelity.value} is beyond the ceiling {goal.fidelity.value}"
-    limit = goal.limit_on(candidate.policy.gpu_count)
-    if measurement.memory.peak_bytes > limit:
-        return f"peak {format_bytes(measurement.memory.peak_bytes)} is above the limit {format_bytes(limit)}"
+    peak, limit = candidate.measured.memory.peak_bytes, goal.limit_on(candidate.policy.gpu_count)
+    if peak > limit:
+        return f"peak {format_bytes(peak)} is above the limit {format_bytes(limit)}"
     if goal.global_batch is not None and candidate.policy.global_batch != goal.global_batch:
         return f"its global batch {candidate.policy.global_batch} is not the {goal.global_batch} that was asked for"
     return None
@@ -101,11 +98,6 @@ def worth_checking(candidate: Candidate, others: Iterable[Candidate], goal: Goal
 
     True if it would be the best so far and does not promise bit-equal gradients, or its first losses do not match its
     promise: those are only a first look, and the comparison decides.
-
-    Args:
-        candidate: The new candidate.
-        others: Earlier candidates.
-        goal: The goal.
     """
     if not is_measured(candidate) or is_outpaced(candidate) or candidate.guard is not None:
         return False
@@ -113,9 +105,8 @@ def worth_checking(candidate: Candidate, others: Iterable[Candidate], goal: Goal
         return False
     if candidate.fidelity is Fidelity.EXACT and within_tolerance(candidate.loss_drift, candidate.fidelity):
         return False
-    assert candidate.measurement is not None
     to_beat = pace(others, goal, candidate.policy.gpu_count)
-    return to_beat is None or candidate.measurement.samples_per_second > to_beat
+    return to_beat is None or candidate.samples_per_second > to_beat
 
 
 def best_so_far(candidates: Iterable[Candidate], goal: Goal) -> Candidate | None:
@@ -133,19 +124,13 @@ def pace(candidates: Iterable[Candidate], goal: Goal, gpu_count: int) -> float |
 
     Outpaced and ineligible candidates set no pace: a fast candidate that destroys the training must not end the timing
     of one that may win.
-
-    Args:
-        candidates: Everything that was tried.
-        goal: The goal.
-        gpu_count: Devices of the policy to be timed.
     """
-    able = _able(candidates, goal)
     if goal.kind is GoalKind.BIGGER:
         return None  # a slow policy may carry the largest model
+    able = _able(candidates, goal)
     if goal.kind is GoalKind.CHEAPEST:
         able = [candidate for candidate in able if candidate.policy.gpu_count <= gpu_count]
-    rates = [candidate.measurement.samples_per_second for candidate in able if candidate.measurement is not None]
-    return max(rates, default=None)
+    return max((candidate.samples_per_second for candidate in able), default=None)
 
 
 def _able(candidates: Iterable[Candidate], goal: Goal) -> list[Candidate]:

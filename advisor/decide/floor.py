@@ -17,20 +17,14 @@ def floor_rate(candidates: Iterable[Candidate], goal: Goal) -> float | None:
     if goal.floor.samples_per_second is not None:
         return goal.floor.samples_per_second
     assert goal.floor.share_of_baseline is not None, "a floor is a rate or a share"
-    rates = sorted(
-        candidate.measurement.samples_per_second
-        for candidate in candidates
-        if candidate.role is Role.BASELINE and is_measured(candidate) and candidate.measurement is not None
-    )
+    rates = sorted(one.samples_per_second for one in candidates if one.role is Role.BASELINE and is_measured(one))
     return goal.floor.share_of_baseline * rates[(len(rates) - 1) // 2] if rates else None
 
 
 def keeps(candidate: Candidate, goal: Goal, floor: float) -> bool:
     """Whether a candidate was measured at or above the floor and may win."""
-    measurement = candidate.measurement
-    if not is_measured(candidate) or measurement is None or why_not_eligible(candidate, goal) is not None:
-        return False
-    return measurement.samples_per_second >= floor
+    may_win = is_measured(candidate) and why_not_eligible(candidate, goal) is None
+    return may_win and candidate.samples_per_second >= floor
 
 
 def largest_so_far(candidates: Sequence[Candidate], goal: Goal) -> Candidate | None:
@@ -44,8 +38,7 @@ def largest_so_far(candidates: Sequence[Candidate], goal: Goal) -> Candidate | N
 
 def would_be_largest(candidate: Candidate, others: Sequence[Candidate], goal: Goal) -> bool:
     """Whether it would be the largest so far if its training is sound."""
-    floor = floor_rate(others, goal)
-    record = largest_so_far(others, goal)
-    if floor is None or candidate.measurement is None or candidate.measurement.samples_per_second < floor:
+    floor, record = floor_rate(others, goal), largest_so_far(others, goal)
+    if floor is None or candidate.measurement is None or candidate.samples_per_second < floor:
         return False
     return record is None or candidate.size_order >= record.size_order

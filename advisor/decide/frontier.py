@@ -20,26 +20,19 @@ A tie never crosses a limit that the user set: a point within it is displaced on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import msgspec
+from typing import NamedTuple
 
 from advisor.decide.candidate import Candidate, DominatedPoint, FrontierPoint, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced
-from advisor.decide.ranking import Ranking, noise_of_lead
-from advisor.decide.simplicity import simplicity
+from advisor.decide.ranking import Ranking, noise_of_lead, simplicity
 from advisor.goal import Goal
 
 __all__ = ["Placed", "dominated_points", "frontier_of", "placed"]
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate at its place in the plane of cost and latency.
-
-    Attributes:
-        candidate: The candidate.
-        point: Its cost and latency.
-    """
+class Placed(NamedTuple):
+    """A candidate at its place in the plane of cost and latency."""
 
     candidate: Candidate
     point: FrontierPoint
@@ -52,22 +45,13 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     def dominates(self, other: Placed) -> bool:
         """Whether it is better in one objective and no worse in the other, ignoring noise."""
         mine, theirs = self.point, other.point
-        return (mine.cost_usd, mine.latency_seconds) != (theirs.cost_usd, theirs.latency_seconds) and (
-            mine.cost_usd <= theirs.cost_usd and mine.latency_seconds <= theirs.latency_seconds
-        )
+        ahead = theirs.cost_usd - mine.cost_usd, theirs.latency_seconds - mine.latency_seconds
+        return min(ahead) >= 0 and max(ahead) > 0
 
 
 def placed(candidate: Candidate, goal: Goal) -> Placed:
     """Place a measured candidate in the plane of cost and latency."""
-    cost = cost_of(candidate, goal)
-    point = FrontierPoint(
-        policy=candidate.policy,
-        latency_seconds=cost.latency_seconds,
-        cost_usd=cost.usd,
-        joules=cost.joules,
-        energy_usd=cost.energy_usd,
-    )
-    return Placed(candidate=candidate, point=point)
+    return Placed(candidate, cost_of(candidate, goal))
 
 
 def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed], bool]) -> tuple[Placed, ...]:
@@ -104,13 +88,7 @@ def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed]
 
 
 def dominated_points(frontier: Sequence[Placed], ranking: Ranking, goal: Goal) -> tuple[DominatedPoint, ...]:
-    """All other eligible policies, the cheapest first, each with the point that dominates it.
-
-    Args:
-        frontier: Result of :func:`frontier_of`.
-        ranking: The measured candidates.
-        goal: The goal, with a price.
-    """
+    """All other eligible policies, the cheapest first, each with the point that dominates it."""
     keys = {one.candidate.policy.key for one in frontier}
     others = [placed(candidate, goal) for candidate in ranking.eligible if candidate.policy.key not in keys]
     return tuple(_dominated(one, frontier, ranking) for one in others)

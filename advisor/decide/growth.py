@@ -25,28 +25,19 @@ def plain_among(candidates: Iterable[Candidate]) -> Combination:
 
 
 def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, floor: float) -> Growth:
-    """Gather results of plain training and of the winner's methods by size, on the winner's number of devices.
-
-    Args:
-        candidates: Everything that was tried.
-        winner: The choice.
-        goal: The goal.
-        floor: Samples per second to keep.
-    """
+    """Gather results of plain training and of the winner's methods by size, on the winner's number of devices."""
     plainly, best = plain_among(candidates), Combination.of(winner.policy)
     plain = _by_size(candidates, plainly)
     chosen = {} if best == plainly else _by_size(candidates, best)
-    rows = []
-    for order in sorted({*plain, *chosen}):
-        first = (plain.get(order) or chosen[order])[0]
-        rows.append(
-            SizeRow(
-                model_size=first.model_size,
-                parameter_count=order[0],
-                plain=_size_outcome(plain.get(order)),
-                winner=_size_outcome(chosen.get(order)),
-            )
+    rows = [
+        SizeRow(
+            model_size=(plain.get(order) or chosen[order])[0].model_size,
+            parameter_count=order[0],
+            plain=_size_outcome(plain.get(order)),
+            winner=_size_outcome(chosen.get(order)),
         )
+        for order in sorted({*plain, *chosen})
+    ]
     keeping = [one for group in plain.values() for one in group if keeps(one, goal, floor)]
     changes = len({order[0] for order in (*plain, *chosen)}) > 1
     per_unit, reach = _memory(chosen or plain, goal.limit_on(best.gpu_count), by_parameters=changes)
@@ -77,13 +68,12 @@ def _size_outcome(group: Sequence[Candidate] | None) -> SizeOutcome | None:
     if not measured:
         last = group[-1]
         return SizeOutcome(outcome=last.outcome, reason=last.reason, predicted_peak_bytes=last.predicted_peak_bytes)
-    best = max(measured, key=lambda one: 0.0 if one.measurement is None else one.measurement.samples_per_second)
-    assert best.measurement is not None
+    best = max(measured, key=lambda one: one.samples_per_second)
     return SizeOutcome(
         outcome=Outcome.OK,
-        samples_per_second=best.measurement.samples_per_second,
+        samples_per_second=best.samples_per_second,
         samples_per_step=best.policy.global_batch,
-        peak_bytes=best.measurement.memory.peak_bytes,
+        peak_bytes=best.measured.memory.peak_bytes,
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.floor import floor_rate, keeps
 from advisor.decide.growth import growth_of
+from advisor.decide.no_winner import nothing_to_choose
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
-from advisor.decide.ranking import measurement_of, representative
-from advisor.decide.simplicity import simplicity
+from advisor.decide.ranking import representative, simplicity
 from advisor.errors import FloorNotMetError, NothingMeasuredError, TrialError
 from advisor.goal import Goal
 from advisor.search.space.space import Combination
@@ -20,26 +20,12 @@ from advisor.workload.sizes import size_words
 __all__ = ["choose_largest"]
 
 
-def choose_largest(
-    candidates: Sequence[Candidate],
-    goal: Goal,
-    *,
-    refused_settings: Mapping[str, str],
-    untried: int,
-    stopped_because: str,
-) -> Recommendation:
+def choose_largest(candidates: Sequence[Candidate], goal: Goal) -> Recommendation:
     """Rank the measured candidates by size and pick the largest model that keeps the floor.
 
     Sizes are ordered by parameters, then by the values of the size (an image size adds no parameters). Of several
     policies at the largest size the fastest wins, unless a simpler one is so close that the difference may be chance.
     Candidates of the same policy at the same size are repetitions, represented by the median throughput.
-
-    Args:
-        candidates: Everything that was tried; at least one was measured, unless the floor is a share.
-        goal: The goal.
-        refused_settings: Method setting -> reason, for settings that no policy could use here.
-        untried: Number of combinations that were not tried.
-        stopped_because: Why the search ended.
 
     Raises:
         FloorNotMetError: No size keeps the floor.
@@ -59,29 +45,23 @@ def choose_largest(
     able = [candidate for candidate in ranking if keeps(candidate, goal, floor)]
     if not able:
         raise _floor_not_met(ranking, goal, floor)
-    repeats = repeat_noise([measurement_of(one) for one in group] for group in groups.values())
+    repeats = repeat_noise([one.measured for one in group] for group in groups.values())
     fastest = able[0]
-    equal = [
-        one
-        for one in able
-        if one.size_order == fastest.size_order
-        and fastest.samples_per_second / one.samples_per_second - 1
-        <= noise_between(measurement_of(fastest), measurement_of(one), repeats)
-    ]
-    winner = min(equal, key=simplicity)
+
+    def equals_fastest(one: Candidate) -> bool:
+        lead = fastest.samples_per_second / one.samples_per_second - 1
+        return one.size_order == fastest.size_order and lead <= noise_between(fastest.measured, one.measured, repeats)
+
+    winner = min(filter(equals_fastest, able), key=simplicity)
     return Recommendation(
         winner=winner,
         baseline=next((one for one in ranking if one.role is Role.BASELINE), None),
         hand_tuned=next((one for one in ranking if one.role is Role.HAND_TUNED), None),
         ranking=tuple(ranking),
         not_measured=tuple(candidate for candidate in candidates if not is_measured(candidate)),
-        refused_settings=dict(refused_settings),
         tie=False,
         noise=max(SMALLEST_NOISE, repeats),
         repeats=repeats,
-        why=(),
-        untried=untried,
-        stopped_because=stopped_because,
         growth=growth_of(candidates, winner, goal, floor),
     )
 
@@ -99,10 +79,7 @@ def _no_baseline(candidates: Sequence[Candidate]) -> NothingMeasuredError:
 def _floor_not_met(ranking: Sequence[Candidate], goal: Goal, floor: float) -> TrialError:
     allowed = [one for one in ranking if why_not_eligible(one, goal) is None]
     if not allowed:
-        reasons = "; ".join(f"{Combination.of(one.policy).label}: {why_not_eligible(one, goal)}" for one in ranking[:3])
-        return NothingMeasuredError(
-            f"At least one measured policy must be allowed to win, but none of {len(ranking)} is. {reasons}."
-        )
+        return nothing_to_choose(ranking, (), goal)
     best = max(allowed, key=lambda one: one.samples_per_second)
     policy = best.policy
     batch = f"batch {policy.micro_batch * policy.accumulation_steps}" + (" of each" if policy.gpu_count > 1 else "")

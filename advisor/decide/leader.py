@@ -35,9 +35,12 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
         ``None`` if no untimed candidate is likely to be faster than the best timed one.
     """
     # Plain training was timed at the user's batch and that of comparisons; its best batch is not known yet.
-    timed = {one.policy.combination_key for one in candidates if _was_timed(one) and not _is_yardstick(one)}
-    known = {one.policy.key for one in candidates if _was_timed(one)}
-    chance = drift_by_chance(candidates)
+    was_timed = [one for one in candidates if one.outcome is not Outcome.COMPARED]
+    timed = {one.policy.combination_key for one in was_timed if not _is_yardstick(one)}
+    known = {one.policy.key for one in was_timed}
+    chance, off = drift_by_chance(candidates), _off(candidates)
+    best = pace(candidates, goal, gpu_count=1)
+    hope = -_HOPE if surely else _HOPE
     waiting = [
         one
         for one in candidates
@@ -45,11 +48,8 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
         and one.policy.combination_key not in timed
         and one.policy.key not in known
         and within_tolerance(one.loss_drift, one.fidelity, chance)
+        and (best is None or _hoped(one, off, hope) > best)
     ]
-    off = _off(candidates)
-    best = pace(candidates, goal, gpu_count=1)
-    hope = -_HOPE if surely else _HOPE
-    waiting = [one for one in waiting if best is None or _hoped(one, off, hope) > best]
     return max(waiting, key=_expected, default=None)
 
 
@@ -89,10 +89,6 @@ def _off(candidates: Sequence[Candidate]) -> float:
         and one.comparison.speedup is not None
         and one.comparison.at_batch == one.policy.micro_batch
     )
-
-
-def _was_timed(candidate: Candidate) -> bool:
-    return candidate.outcome is not Outcome.COMPARED
 
 
 def _expected(candidate: Candidate) -> float:

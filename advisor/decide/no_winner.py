@@ -20,13 +20,7 @@ _DID_NOT_FIT = (Outcome.OUT_OF_MEMORY, Outcome.SCREENED)
 def nothing_to_choose(
     ranking: Sequence[Candidate], not_measured: Sequence[Candidate], goal: Goal
 ) -> NothingFitsError | NothingMeasuredError:
-    """The error that says why there is no winner.
-
-    Args:
-        ranking: The measured candidates, none of which may win.
-        not_measured: Candidates that were refused, screened or failed.
-        goal: The goal.
-    """
+    """The error that says why there is no winner: of the measured candidates, which may not win, or of the others."""
     if ranking:
         reasons = "; ".join(f"{_name(one)}: {why_not_eligible(one, goal)}" for one in ranking[:3])
         return NothingMeasuredError(

@@ -11,46 +11,73 @@ its ends set its scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from advisor.decide.candidate import FrontierPoint
 from advisor.decide.frontier import Placed
 from advisor.errors import PreferenceNotMetError
 from advisor.goal import Preference
-from advisor.policy.policy import Policy
 from advisor.text.units import Rounding, format_count, format_duration, format_seconds, format_usd
 
-__all__ = ["beyond_limit", "knee_of", "pick_of", "within_limit"]
+__all__ = ["Limit", "beyond_limit", "knee_of", "limit_of", "pick_of", "within_limit"]
+
+
+class Limit(NamedTuple):
+    """A limit on the points of the frontier.
+
+    Attributes:
+        option: The option that sets it.
+        verb: What it limits: what a point must ``"take"`` or ``"cost"`` at most.
+        most: In seconds or US dollars.
+        value: The same of a point.
+        show: Formats both.
+        span: What they are for, in words.
+    """
+
+    option: str
+    verb: str
+    most: float
+    value: Callable[[FrontierPoint], float]
+    show: Callable[[float, Rounding], str]
+    span: str
+
+    @property
+    def words(self) -> str:
+        """``"at most 200 ms per iteration"``."""
+        return f"at most {self.show(self.most, Rounding.NEAREST)} {self.span}"
+
+
+def limit_of(preference: Preference) -> Limit | None:
+    """The user's limit, if there is one."""
+    iterations = preference.iterations or 1
+    span = f"for {'an iteration' if iterations == 1 else format_count(iterations, 'iteration')}"
+    if preference.max_latency_seconds is not None:
+        most = preference.max_latency_seconds
+        return Limit("--max-latency", "take", most, lambda one: one.latency_seconds, format_seconds, "per iteration")
+    if preference.max_cost_usd is not None:
+        most = preference.max_cost_usd
+        return Limit("--max-cost", "cost", most, lambda one: one.cost_usd * iterations, format_usd, span)
+    if preference.deadline_seconds is not None:
+        assert preference.iterations is not None, "a deadline comes with the iterations to do by then"
+        most = preference.deadline_seconds
+        return Limit("--deadline", "take", most, lambda one: one.latency_seconds * iterations, format_duration, span)
+    return None
 
 
 def within_limit(one: Placed, preference: Preference) -> bool:
     """Whether a point is within the user's limit, if there is one."""
-    point = one.point
-    if preference.max_latency_seconds is not None:
-        return point.latency_seconds <= preference.max_latency_seconds
-    if preference.max_cost_usd is not None:
-        return point.cost_usd * (preference.iterations or 1) <= preference.max_cost_usd
-    if preference.deadline_seconds is not None:
-        assert preference.iterations is not None, "a deadline comes with the iterations to do by then"
-        return point.latency_seconds * preference.iterations <= preference.deadline_seconds
-    return True
+    limit = limit_of(preference)
+    return limit is None or limit.value(one.point) <= limit.most
 
 
 def beyond_limit(one: Placed, preference: Preference) -> str | None:
     """How far a point is beyond the user's limit, in a few words; ``None`` if it is within."""
-    point, iterations = one.point, preference.iterations or 1
-    if within_limit(one, preference):
+    limit = limit_of(preference)
+    if limit is None or within_limit(one, preference):
         return None
-    if preference.max_latency_seconds is not None:
-        limit = format_seconds(preference.max_latency_seconds, Rounding.DOWN)
-        return f"{format_seconds(point.latency_seconds, Rounding.UP)} per iteration, above the {limit} of --max-latency"
-    if preference.max_cost_usd is not None:
-        limit = format_usd(preference.max_cost_usd, Rounding.DOWN)
-        cost = format_usd(point.cost_usd * iterations, Rounding.UP)
-        return f"{cost} for {format_count(iterations, 'iteration')}, above the {limit} of --max-cost"
-    assert preference.deadline_seconds is not None
-    limit = format_duration(preference.deadline_seconds, Rounding.DOWN)
-    time = format_duration(point.latency_seconds * iterations, Rounding.UP)
-    return f"{time} for {format_count(iterations, 'iteration')}, longer than the {limit} of --deadline"
+    value, most = limit.show(limit.value(one.point), Rounding.UP), limit.show(limit.most, Rounding.DOWN)
+    return f"{value} {limit.span}, above the {most} of {limit.option}"
 
 
 def knee_of(frontier: Sequence[Placed]) -> int:
@@ -68,40 +95,16 @@ def pick_of(frontier: Sequence[Placed], preference: Preference) -> int:
     Raises:
         PreferenceNotMetError: No point is within the limit.
     """
+    limit = limit_of(preference)
+    if limit is None:
+        return knee_of(frontier)
     positions = [position for position, one in enumerate(frontier) if within_limit(one, preference)]
     if not positions:
-        raise PreferenceNotMetError(_not_met(frontier, preference))
-    if preference.max_cost_usd is not None:
-        return positions[-1]
-    if preference.max_latency_seconds is not None or preference.deadline_seconds is not None:
-        return positions[0]
-    return knee_of(frontier)
-
-
-def _not_met(frontier: Sequence[Placed], preference: Preference) -> str:
-    cheapest, fastest = frontier[0], frontier[-1]
-    iterations = preference.iterations or 1
-    if preference.max_cost_usd is not None:
-        what = "an iteration" if iterations == 1 else format_count(iterations, "iteration")
-        best = format_usd(cheapest.point.cost_usd * iterations, Rounding.UP)
-        return (
-            f"Some policy must cost at most {format_usd(preference.max_cost_usd)} for {what} (--max-cost), but the "
-            f"cheapest costs {best}: {_policy(cheapest.point.policy)}. Raise --max-cost to that, or allow more methods."
+        best, name, more = (0, "cheapest", "methods") if limit.verb == "cost" else (-1, "fastest", "--gpus")
+        point = frontier[best].point
+        raise PreferenceNotMetError(
+            f"Some policy must {limit.verb} {limit.words} ({limit.option}), but the {name} {limit.verb}s "
+            f"{limit.show(limit.value(point), Rounding.UP)}: {point.policy.label} on "
+            f"{format_count(point.policy.gpu_count, 'device')}. Raise {limit.option} to that, or allow more {more}."
         )
-    if preference.deadline_seconds is not None:
-        best = format_duration(fastest.point.latency_seconds * iterations, Rounding.UP)
-        return (
-            f"Some policy must finish {format_count(iterations, 'iteration')} within "
-            f"{format_duration(preference.deadline_seconds)} (--deadline), but the fastest takes {best}: "
-            f"{_policy(fastest.point.policy)}. Extend --deadline to that, or allow more --gpus."
-        )
-    assert preference.max_latency_seconds is not None
-    return (
-        f"Some policy must take at most {format_seconds(preference.max_latency_seconds)} per iteration "
-        f"(--max-latency), but the fastest takes {format_seconds(fastest.point.latency_seconds, Rounding.UP)}: "
-        f"{_policy(fastest.point.policy)}. Raise --max-latency to that, or allow more --gpus."
-    )
-
-
-def _policy(policy: Policy) -> str:
-    return f"{policy.label} on {format_count(policy.gpu_count, 'device')}"
+    return positions[-1 if limit.verb == "cost" else 0]

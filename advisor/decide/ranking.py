@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Role
+from advisor.decide.candidate import Candidate, Frontier, Recommendation, Role
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
 from advisor.decide.no_winner import nothing_to_choose
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
 from advisor.decide.score import maximizes, score
 from advisor.goal import Goal
-from advisor.measure.measurement import Measurement
 
-__all__ = ["Ranking", "measurement_of", "noise_of_lead", "ranked", "representative"]
+__all__ = ["Ranking", "noise_of_lead", "ranked", "representative", "simplicity"]
 
 _ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
@@ -41,22 +40,37 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
         found = (candidate for candidate in self.candidates if candidate.role is role)
         return min(found, key=lambda candidate: candidate.policy.gpu_count, default=None)
 
+    def recommend(
+        self, winner: Candidate, *, tie: bool, noise: float, frontier: Frontier | None = None
+    ) -> Recommendation:
+        """The recommendation of a winner among them."""
+        return Recommendation(
+            winner=winner,
+            baseline=self.in_role(Role.BASELINE),
+            hand_tuned=self.in_role(Role.HAND_TUNED),
+            ranking=self.candidates,
+            not_measured=self.not_measured,
+            tie=tie,
+            noise=noise,
+            repeats=self.repeats,
+            frontier=frontier,
+        )
+
 
 def ranked(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
     """Rank everything that was tried.
 
     Candidates of the same policy are repetitions, represented by the median score, or the worse of two.
 
-    Args:
-        candidates: Everything that was tried, in the order of trying.
-        goal: The goal.
-
     Raises:
         NothingFitsError: No policy fits below the memory limit.
         NothingMeasuredError: No policy could be measured, or none of those measured may win.
     """
     sign = 1 if maximizes(goal.kind) else -1
-    groups = _by_policy([candidate for candidate in candidates if is_measured(candidate)])
+    by_policy: dict[str, list[Candidate]] = {}
+    for candidate in filter(is_measured, candidates):
+        by_policy.setdefault(candidate.policy.key, []).append(candidate)
+    groups = list(by_policy.values())
     ranking = sorted(
         (representative(group, lambda one: sign * score(one, goal)) for group in groups),
         key=lambda candidate: score(candidate, goal),
@@ -81,47 +95,37 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
     For a candidate that alternated with the baseline it is the interval of that ratio, however widely the baseline's
     own steps were spread. For two that alternated with the same leader it follows from their ratios to it: the spread
     of the leader's ratio to the baseline affects both alike.
-
-    Args:
-        first: A candidate.
-        second: Another candidate.
-        repeats: Relative difference between repetitions of the same policy.
     """
     if second.role is Role.BASELINE:
         first, second = second, first
     if first.role is Role.BASELINE and second.speedup is not None:
-        return max(SMALLEST_NOISE, measurement_of(second).relative_spread, repeats)
+        return max(SMALLEST_NOISE, second.measured.relative_spread, repeats)
     if first.speedup is not None and second.speedup is not None:
         return max(SMALLEST_NOISE, first.speedup.spread_beside(second.speedup), repeats)
-    return noise_between(measurement_of(first), measurement_of(second), repeats)
+    return noise_between(first.measured, second.measured, repeats)
 
 
-def measurement_of(candidate: Candidate) -> Measurement:
-    """The measurement of a measured candidate."""
-    assert candidate.measurement is not None, "only measured candidates are ranked"
-    return candidate.measurement
+def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
+    """Sort key: fewer methods, better fidelity, fewer devices, a smaller batch, fewer passes; the label settles it."""
+    policy = candidate.policy
+    return (
+        len(policy.methods),
+        candidate.fidelity.rank,
+        policy.gpu_count,
+        policy.global_batch,
+        policy.accumulation_steps,
+        policy.label,
+    )
 
 
 def _repeats(groups: Sequence[Sequence[Candidate]]) -> float:
     """Difference between repetitions; if any trainings alternated, among those, where the baseline's stalls cancel."""
     in_turn = [group for group in groups if all(candidate.speedup is not None for candidate in group)]
-    return repeat_noise([measurement_of(candidate) for candidate in group] for group in in_turn or groups)
-
-
-def _by_policy(measured: Sequence[Candidate]) -> list[list[Candidate]]:
-    groups: dict[str, list[Candidate]] = {}
-    for candidate in measured:
-        groups.setdefault(candidate.policy.key, []).append(candidate)
-    return list(groups.values())
+    return repeat_noise([candidate.measured for candidate in group] for group in in_turn or groups)
 
 
 def representative(group: Sequence[Candidate], goodness: Callable[[Candidate], float]) -> Candidate:
-    """The repetition with the median score (of two the worse), in the most telling role of any of them.
-
-    Args:
-        group: Measurements of one policy.
-        goodness: Larger is better.
-    """
+    """The repetition with the median score (of two the worse), in the most telling role of any of them."""
     finished = [candidate for candidate in group if not is_outpaced(candidate)] or group
     worst_first = sorted(finished, key=goodness)
     role = min((candidate.role for candidate in group), key=_ROLE_ORDER.index)

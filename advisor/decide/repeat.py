@@ -11,12 +11,14 @@ repeated.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
+from typing import TypeVar
 
+from advisor.measure.timing import NEAR
 from advisor.search.propose.standing import Standing
 
-__all__ = ["MOST_REPEATED", "typical_value", "worth_repeating"]
+__all__ = ["MOST_REPEATED", "contested", "typical_value", "worth_repeating"]
 
 MOST_REPEATED = 8
 """Most repetitions in all: differences not resolved by then hardly matter."""
@@ -27,7 +29,9 @@ _ENOUGH = 0.005
 _OFTEN = 3
 """Most measurements of one combination: the median of three counts."""
 
-_STANDARD = NormalDist()
+_STANDARD = statistics.NormalDist()
+
+_Key = TypeVar("_Key")
 
 
 def typical_value(measurements: Sequence[float]) -> float:
@@ -55,6 +59,25 @@ def worth_repeating(standings: Mapping[str, Standing], measurements: Mapping[str
     if losses[rival] < _ENOUGH or not known_less:
         return None
     return max(known_less, key=lambda one: standings[one].deviation)
+
+
+def contested(measurements: Mapping[_Key, Sequence[float]]) -> list[_Key]:
+    """Choose the policies to measure a third time, so that the median decides.
+
+    The worse of two measurements counts, since leaders tend to be lucky. That punishes the best if it was unlucky: once
+    those near the lead have two measurements each, their means show better which may be the best.
+
+    Args:
+        measurements: The positive measurements of each, larger being better.
+
+    Returns:
+        Of the two best by the mean of two or more measurements, if they are close, those that have two; the best first.
+    """
+    means = {key: statistics.fmean(some) for key, some in measurements.items() if len(some) >= 2}
+    best = sorted(means, key=lambda key: -means[key])[:2]
+    if len(best) < 2 or means[best[0]] > (1 + NEAR) * means[best[1]]:
+        return []
+    return [key for key in best if len(measurements[key]) == 2]
 
 
 def _loss(leader: Standing, other: Standing) -> float:

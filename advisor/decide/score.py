@@ -17,26 +17,19 @@ def maximizes(kind: GoalKind) -> bool:
 
 
 def score(candidate: Candidate, goal: Goal) -> float:
-    """The metric of a goal as one number.
+    """The metric of a goal as one number, of a measured candidate.
 
     For ``faster``, and for ``bigger`` at one size of the model: samples per second (Liu 2023, section 3). For
     ``cheapest``: US dollars per iteration; the choice itself weighs two numbers (:func:`scores`).
-
-    Args:
-        candidate: A measured candidate.
-        goal: The goal.
     """
-    if goal.kind is GoalKind.CHEAPEST:
-        return cost_of(candidate, goal).usd
-    assert candidate.measurement is not None, "only what was measured has a score"
-    return candidate.measurement.samples_per_second
+    return cost_of(candidate, goal).cost_usd if goal.kind is GoalKind.CHEAPEST else candidate.samples_per_second
 
 
 def scores(candidate: Candidate, goal: Goal) -> tuple[float, float]:
     """For ``cheapest``: cost (US dollars per iteration) and latency (seconds per iteration); less is better in both."""
     assert goal.kind is GoalKind.CHEAPEST, f"only one goal has two scores, not {goal.kind.value}"
     cost = cost_of(candidate, goal)
-    return cost.usd, cost.latency_seconds
+    return cost.cost_usd, cost.latency_seconds
 
 
 def directions(kind: GoalKind) -> tuple[bool, ...]:

@@ -10,13 +10,15 @@ from advisor.decide.drift import CHANCES, drift_tolerance, loss_drift
 from advisor.decide.guard import gradient_tolerance
 from advisor.goal import Fidelity
 from advisor.measure.in_turn import Speedup
+from advisor.measure.measurement import Measurement
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
 from advisor.policy.file import Evidence
 from advisor.policy.policy import Policy
 from advisor.text.units import format_bytes, format_percent, format_rate
+from advisor.trial.outcome import Outcome
 
-__all__ = ["Check", "Kept", "memory_check", "speed_check", "step_checks"]
+__all__ = ["Check", "Kept", "Verification", "memory_check", "speed_check", "step_checks"]
 
 _UPDATE_TOLERANCES = {Fidelity.EXACT: 0.0, Fidelity.ROUNDING: 0.05, Fidelity.PRECISION: 0.5}
 """Tolerated relative error of the parameter updates. Adam divides by a gradient's size, so small gradients, which are
@@ -49,6 +51,40 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     promised: str
     found: str
     kept: Kept
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a verification.
+
+    Attributes:
+        fidelity: The class that its methods promise together.
+        samples: Samples per compared step; the policy's own unless plain training does not fit there.
+        outcome: How the wrapper's runs ended: OK, or the first failure.
+        reason: Why, if not OK.
+        plain: The plain loop's steps.
+        wrapper: The wrapper's steps; ``None`` if they did not finish.
+        measurement: The wrapper's measurement; ``None`` if it was not measured.
+        plain_measurement: Plain training's at the baseline's batch, if it was measured.
+    """
+
+    workload: str
+    device: str
+    policy: Policy
+    fidelity: Fidelity
+    samples: int
+    outcome: Outcome
+    reason: str = ""
+    checks: tuple[Check, ...]
+    plain: StepRecord
+    wrapper: StepRecord | None = None
+    measurement: Measurement | None = None
+    plain_measurement: Measurement | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> bool:
+        """Whether every judged check is within the promise."""
+        return all(check.kept is not Kept.NO for check in self.checks)
 
 
 def step_checks(
@@ -102,13 +138,11 @@ def memory_check(evidence: Evidence | None, peak_bytes: int, plain: str, *, same
         same_device: Whether the promise was made for this device.
     """
     found = format_bytes(peak_bytes) + (f" ({plain})" if plain else "")
-    if evidence is None:
-        return Check(name="peak memory", promised="nothing stated", found=found, kept=Kept.NOT_JUDGED)
-    promised = max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
-    words = format_bytes(promised)
-    if not same_device:
-        return Check(name="peak memory", promised=f"{words} elsewhere", found=found, kept=Kept.NOT_JUDGED)
-    kept = Kept.YES if peak_bytes <= (1 + _APART) * promised else Kept.NO
+    promised = None if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
+    words = "nothing stated" if promised is None else format_bytes(promised) + ("" if same_device else " elsewhere")
+    kept = Kept.NOT_JUDGED
+    if promised is not None and same_device:
+        kept = Kept.YES if peak_bytes <= (1 + _APART) * promised else Kept.NO
     return Check(name="peak memory", promised=words, found=found, kept=kept)
 
 
@@ -128,17 +162,17 @@ def speed_check(
     found = f"{format_rate(samples_per_second)} samples/s"
     if speedup is not None:
         found = f"{speedup.value:.2f} times plain training ({speedup.low:.2f} to {speedup.high:.2f}), {found}"
-    promise = None if evidence is None else evidence.speedup_over_baseline
-    if evidence is None or promise is None:
-        rate = None if evidence is None else evidence.confirmed_samples_per_second or evidence.samples_per_second
-        words = "nothing stated" if rate is None else f"no ratio; measured then: {format_rate(rate)} samples/s"
-        return Check(name="speed", promised=words, found=found, kept=Kept.NOT_JUDGED)
-    value, low, high = promise
-    words = f"{value:.2f} times ({low:.2f} to {high:.2f})"
-    if not same_device or speedup is None:
-        where = words if same_device else f"{words} elsewhere"
-        return Check(name="speed", promised=where, found=found, kept=Kept.NOT_JUDGED)
-    kept = Kept.NO if speedup.high < low else Kept.YES
+    kept = Kept.NOT_JUDGED
+    if evidence is None:
+        words = "nothing stated"
+    elif evidence.speedup_over_baseline is None:
+        rate = evidence.confirmed_samples_per_second or evidence.samples_per_second
+        words = f"no ratio; measured then: {format_rate(rate)} samples/s"
+    else:
+        value, low, high = evidence.speedup_over_baseline
+        words = f"{value:.2f} times ({low:.2f} to {high:.2f})" + ("" if same_device else " elsewhere")
+        if same_device and speedup is not None:
+            kept = Kept.NO if speedup.high < low else Kept.YES
     return Check(name="speed", promised=words, found=found, kept=kept)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["Told", "ToldGpu", "ask_driver"]
+__all__ = ["Gpu", "GpuList", "ask_driver"]
 
 _SECONDS = 60.0
 """A machine with many GPUs takes ten seconds to wake them."""
@@ -23,42 +22,51 @@ _SECONDS = 60.0
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
-class ToldGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One device as CUDA shows it.
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU, or one MIG instance of a GPU, that CUDA would show to this process.
 
     Attributes:
-        uuid: ``"GPU-..."``, also for an instance.
-        name: Marketing name.
+        index: CUDA's number for it.
+        uuid: Its unique name.
+        name: Marketing name; a MIG instance has its slice in it.
         memory_bytes: Total memory.
-        free_bytes: Free memory, as seen by the querying process.
+        free_bytes: Memory that no process holds.
+        held_bytes: Memory that this process holds.
         compute_capability: ``(major, minor)``.
+        driver_version: Version of the driver.
     """
 
+    index: int
     uuid: str
     name: str
     memory_bytes: int
     free_bytes: int
+    held_bytes: int = 0
     compute_capability: tuple[int, int]
+    driver_version: str = "unknown"
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """The visible devices in CUDA's order, and the newest CUDA version that the driver supports."""
+class GpuList(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs found, or the reason why there are none.
 
-    cuda_version: tuple[int, int]
-    gpus: tuple[ToldGpu, ...]
-
-
-def ask_driver(environment: Mapping[str, str]) -> Told | None:
-    """Query the driver; ``None`` without one.
-
-    Args:
-        environment: The environment to read ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` from.
+    Attributes:
+        gpus: The visible GPUs in CUDA's order.
+        reason: Why ``gpus`` is empty; empty otherwise.
+        cuda_version: The newest CUDA version that the driver supports, ``(major, minor)``; ``None`` if unknown.
     """
+
+    gpus: tuple[Gpu, ...] = ()
+    reason: str = ""
+    cuda_version: tuple[int, int] | None = None
+
+
+def ask_driver(environment: Mapping[str, str]) -> GpuList | None:
+    """Query the driver about the devices that ``CUDA_VISIBLE_DEVICES`` shows; ``None`` without a driver."""
     return _ask(tuple((name, environment[name]) for name in _VARIABLES if name in environment))
 
 
 @functools.cache
-def _ask(variables: tuple[tuple[str, str], ...]) -> Told | None:
+def _ask(variables: tuple[tuple[str, str], ...]) -> GpuList | None:
     try:
         ctypes.CDLL("libcuda.so.1")  # a quick check, so that no process is started without a driver
     except OSError:
@@ -69,8 +77,8 @@ def _ask(variables: tuple[tuple[str, str], ...]) -> Told | None:
             [sys.executable, "-I", "-c", _SCRIPT],
             env=others | dict(variables), capture_output=True, text=True, check=True, timeout=_SECONDS,
         )  # fmt: skip
-        return msgspec.convert(json.loads(answer.stdout), Told)
-    except (OSError, subprocess.SubprocessError, ValueError, msgspec.ValidationError):
+        return msgspec.json.decode(answer.stdout, type=GpuList)
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
         return None
 
 
@@ -87,8 +95,8 @@ if cuda.cuInit(0):
     raise SystemExit(1)
 version = number("cuDriverGetVersion")
 gpus = []
-for device in range(number("cuDeviceGetCount")):
-    device = number("cuDeviceGet", device)
+for index in range(number("cuDeviceGetCount")):
+    device = number("cuDeviceGet", index)
     name, bytes = ctypes.create_string_buffer(100), ctypes.create_string_buffer(16)
     cuda.cuDeviceGetName(name, 100, device)
     cuda.cuDeviceGetUuid_v2(bytes, device)
@@ -98,7 +106,7 @@ for device in range(number("cuDeviceGetCount")):
         cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
         cuda.cuDevicePrimaryCtxRelease_v2(device)
     gpus.append({
-        "uuid": f"GPU-{uuid.UUID(bytes=bytes.raw)}", "name": name.value.decode(),
+        "index": index, "uuid": f"GPU-{uuid.UUID(bytes=bytes.raw)}", "name": name.value.decode(),
         "memory_bytes": number("cuDeviceTotalMem_v2", device, kind=ctypes.c_size_t), "free_bytes": free.value,
         "compute_capability": [number("cuDeviceGetAttribute", 75, device), number("cuDeviceGetAttribute", 76, device)],
     })

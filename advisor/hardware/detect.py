@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
 import psutil
 
 from advisor.errors import HardwareError
-from advisor.hardware.gpus import Gpu, GpuList, list_gpus
+from advisor.hardware.cuda_driver import Gpu, GpuList
+from advisor.hardware.gpus import list_gpus
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.host import cpu_name, host_cores, host_memory
 from advisor.hardware.profiles import match_profile
@@ -26,13 +26,8 @@ _EVERY_BUILD = (7, 5), (10, 0)
 torch."""
 
 
-class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The device to use when none is given.
-
-    Attributes:
-        device: torch's name for it.
-        reason: Why it was chosen, as a clause for people.
-    """
+class DeviceChoice(NamedTuple):
+    """The device to use when none is given, by torch's name, and why it was chosen, as a clause."""
 
     device: str
     reason: str
@@ -57,45 +52,35 @@ def detect_hardware(
         return _cpu()
     matched = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", device) if isinstance(device, str) else None
     if matched is None:
-        inventory = _inventory(nvml, environment)
-        raise HardwareError(f"a device must be cpu, cuda or cuda:N, but got {quoted(device)}. Found: {inventory}.")
-    found = list_gpus(nvml, environment)
+        found = ", ".join(f"{one.device} ({one.name})" for one in list_devices(nvml=nvml, environment=environment))
+        raise HardwareError(f"a device must be cpu, cuda or cuda:N, but got {quoted(device)}. Found: {found}.")
+    visible = list_gpus(nvml, environment)
     index = int(matched.group(1) or 0)
-    if not found.gpus:
-        raise HardwareError(f"{device} needs a GPU, but {found.reason}. Use --device cpu, or leave --device out.")
-    if index >= len(found.gpus):
-        valid = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in found.gpus)
+    if not visible.gpus:
+        raise HardwareError(f"{device} needs a GPU, but {visible.reason}. Use --device cpu, or leave --device out.")
+    if index >= len(visible.gpus):
+        valid = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in visible.gpus)
         raise HardwareError(f"a GPU must be one of {valid}, but got {device!r}.")
-    version, build = cuda_version_of_torch()
-    if version is None:
-        raise HardwareError(
-            f"{device} needs a torch with CUDA, but {build}. "
-            "Install a CUDA build (see pytorch.org/get-started), or use --device cpu."
-        )
-    if obstacle := _obstacle(found.gpus[index], found, version, build):
+    if obstacle := _obstacle(visible.gpus[index], visible):
         raise HardwareError(
             f"{device} needs a torch that can use it, but {obstacle.reason}. {obstacle.fix}, or use --device cpu."
         )
-    return _cuda(found.gpus[index], found)
+    return _cuda(visible.gpus[index], visible)
 
 
 def choose_device(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> DeviceChoice:
     """Choose the first GPU that the installed torch can use, else the CPU, and give the reason."""
     found = list_gpus(nvml, environment)
     if not found.gpus:
-        return DeviceChoice(device="cpu", reason=found.reason)
-    version, build = cuda_version_of_torch()
-    if version is None:
-        return DeviceChoice(device="cpu", reason=f"there is a {found.gpus[0].name}, but {build}")
-    obstacles: list[_Obstacle] = []
-    for gpu in found.gpus:
-        obstacle = _obstacle(gpu, found, version, build)
-        if obstacle is None:
-            place = "the first" if not obstacles else "the first that torch can use"
-            reason = f"{place} of {len(found.gpus)} visible GPU(s), and {build}"
-            return DeviceChoice(device=f"cuda:{gpu.index}", reason=reason)
-        obstacles.append(obstacle)
-    return DeviceChoice(device="cpu", reason=f"there is a {found.gpus[0].name}, but {obstacles[0].reason}")
+        return DeviceChoice("cpu", found.reason)
+    usable = next((gpu.index for gpu in found.gpus if _obstacle(gpu, found) is None), None)
+    if usable is not None:
+        place = "the first that torch can use" if usable else "the first"
+        reason = f"{place} of {len(found.gpus)} visible GPU(s), and {cuda_version_of_torch()[1]}"
+        return DeviceChoice(f"cuda:{usable}", reason)
+    obstacle = _obstacle(found.gpus[0], found)
+    assert obstacle is not None
+    return DeviceChoice("cpu", f"there is a {found.gpus[0].name}, but {obstacle.reason}")
 
 
 def list_devices(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> list[Hardware]:
@@ -111,7 +96,10 @@ class _Obstacle(NamedTuple):
     fix: str
 
 
-def _obstacle(gpu: Gpu, found: GpuList, version: str, build: str) -> _Obstacle | None:
+def _obstacle(gpu: Gpu, found: GpuList) -> _Obstacle | None:
+    version, build = cuda_version_of_torch()
+    if version is None:
+        return _Obstacle(build, "Install a CUDA build (see pytorch.org/get-started)")
     major = int(version.partition(".")[0])
     # Within a major version, CUDA runs on every driver.
     if found.cuda_version is not None and found.cuda_version[0] < major:
@@ -181,13 +169,6 @@ def _cpu() -> Hardware:
     )
 
 
-def _inventory(nvml: Any, environment: Mapping[str, str] | None) -> str:
-    return ", ".join(f"{item.device} ({item.name})" for item in list_devices(nvml=nvml, environment=environment))
-
-
 def _held_here() -> int:
-    """Host memory held by this process that a training does not account for.
-
-    Without torch that is nothing relevant: a few megabytes.
-    """
+    """Host memory of this process that a training does not account for; without torch a few megabytes, so none."""
     return int(psutil.Process().memory_info().rss) if "torch" in sys.modules else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
 import sys
@@ -11,57 +12,19 @@ from typing import Any
 
 import msgspec
 
-from advisor.hardware.cuda_driver import Told, ask_driver
+from advisor.hardware.cuda_driver import Gpu, GpuList, ask_driver
 from advisor.hardware.host import host_memory
 from advisor.text.ranges import digits
 
-__all__ = ["Gpu", "GpuList", "list_gpus"]
+__all__ = ["list_gpus"]
 
-
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, or one MIG instance of a GPU, that CUDA would show to this process.
-
-    Attributes:
-        index: CUDA's number for it.
-        uuid: Its unique name.
-        name: Marketing name; a MIG instance has its slice in it.
-        memory_bytes: Total memory.
-        free_bytes: Memory that no process holds.
-        held_bytes: Memory that this process holds.
-        compute_capability: ``(major, minor)``.
-        driver_version: Version of the driver.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    memory_bytes: int
-    free_bytes: int
-    held_bytes: int
-    compute_capability: tuple[int, int]
-    driver_version: str
-
-
-class GpuList(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs found, or the reason why there are none.
-
-    Attributes:
-        gpus: The visible GPUs in CUDA's order.
-        installed: GPUs in the machine, visible or not.
-        reason: Why ``gpus`` is empty; empty otherwise.
-        cuda_version: The newest CUDA version that the driver supports, ``(major, minor)``; ``None`` if unknown.
-    """
-
-    gpus: tuple[Gpu, ...] = ()
-    installed: int = 0
-    reason: str = ""
-    cuda_version: tuple[int, int] | None = None
+Driver = Callable[[Mapping[str, str]], GpuList | None]
 
 
 def list_gpus(
     nvml: Any = None,
     environment: Mapping[str, str] | None = None,
-    driver: Callable[[Mapping[str, str]], Told | None] = ask_driver,
+    driver: Driver = ask_driver,
 ) -> GpuList:
     """List the GPUs that CUDA would show to this process, in its numbering.
 
@@ -90,54 +53,38 @@ def list_gpus(
         nvml.nvmlShutdown()
 
 
-def _without_nvml(told: Told | None, error: str) -> GpuList:
+def _without_nvml(found: GpuList | None, error: str) -> GpuList:
     """The GPUs of a container that has CUDA but no NVML."""
-    if told is None or not told.gpus:
+    if found is None or not found.gpus:
         return GpuList(reason=f"NVML, the driver's library, found no NVIDIA GPU ({error})")
-    gpus = tuple(
-        Gpu(
-            index=index,
-            uuid=gpu.uuid,
-            name=gpu.name,
-            memory_bytes=gpu.memory_bytes,
-            free_bytes=gpu.free_bytes,
-            held_bytes=_held_by_torch(index),
-            compute_capability=gpu.compute_capability,
-            driver_version="unknown",
-        )
-        for index, gpu in enumerate(told.gpus)
-    )
-    return GpuList(gpus=gpus, installed=len(gpus), cuda_version=told.cuda_version)
+    gpus = tuple(msgspec.structs.replace(gpu, held_bytes=_held_by_torch(gpu.index)) for gpu in found.gpus)
+    return msgspec.structs.replace(found, gpus=gpus)
 
 
-def _list(nvml: Any, environment: Mapping[str, str], driver: Callable[[Mapping[str, str]], Told | None]) -> GpuList:
+def _list(nvml: Any, environment: Mapping[str, str], driver: Driver) -> GpuList:
     installed = int(nvml.nvmlDeviceGetCount())
     if installed == 0:
         return GpuList(reason="the NVIDIA driver is there, but no GPU is")
     whole = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(installed)]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    unequal = len({_kind(nvml, handle) for handle in whole}) > 1
+    names = {_text(_ask(nvml, "nvmlDeviceGetName", handle, otherwise="")) for handle in whole}
     in_parts = any(_mig_mode(nvml, handle) for handle in whole)
-    asks = in_parts or (unequal and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID")
-    told = driver(environment) if asks else None
-    if told is not None and told.gpus:
-        shown = _in_order(nvml, whole, [gpu.uuid for gpu in told.gpus])
+    asks = in_parts or (len(names) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID")
+    found = driver(environment) if asks else None
+    if found is not None and found.gpus:
+        shown = _in_order(nvml, whole, [gpu.uuid for gpu in found.gpus])
     else:
         handles = whole if visible is None else _visible(nvml, whole, visible)
-        shown = [instance for handle in handles if (instance := _instance(nvml, handle)) is not None]
+        firsts = (_instances(nvml, handle)[:1] if _mig_mode(nvml, handle) else [handle] for handle in handles)
+        shown = list(itertools.chain.from_iterable(firsts))
     if not shown:
         cause = "MIG mode without an instance" if visible is None else f"CUDA_VISIBLE_DEVICES={visible!r}"
-        return GpuList(installed=installed, reason=f"{cause} hides every GPU of this machine ({installed} installed)")
-    gpus = tuple(_gpu(nvml, index, handle) for index, handle in enumerate(shown))
-    return GpuList(gpus=gpus, installed=installed, cuda_version=_cuda_version(nvml))
-
-
-def _kind(nvml: Any, handle: Any) -> str:
-    """The model name of a GPU; a lost one has none."""
-    try:
-        return _text(nvml.nvmlDeviceGetName(handle))
-    except nvml.NVMLError:
-        return ""
+        return GpuList(reason=f"{cause} hides every GPU of this machine ({installed} installed)")
+    version = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+    return GpuList(
+        gpus=tuple(_gpu(nvml, index, handle) for index, handle in enumerate(shown)),
+        cuda_version=None if version is None else (version // 1000, version % 1000 // 10),
+    )
 
 
 def _in_order(nvml: Any, whole: list[Any], uuids: Sequence[str]) -> list[Any]:
@@ -145,14 +92,6 @@ def _in_order(nvml: Any, whole: list[Any], uuids: Sequence[str]) -> list[Any]:
     every = [*whole, *(instance for handle in whole for instance in _instances(nvml, handle))]
     by_uuid = {_text(nvml.nvmlDeviceGetUUID(handle)).partition("-")[2]: handle for handle in every}
     return [by_uuid[uuid] for full in uuids if (uuid := full.partition("-")[2]) in by_uuid]
-
-
-def _cuda_version(nvml: Any) -> tuple[int, int] | None:
-    try:
-        version = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
-    except nvml.NVMLError:
-        return None
-    return version // 1000, version % 1000 // 10
 
 
 def _visible(nvml: Any, whole: list[Any], entries: str) -> list[Any]:
@@ -186,61 +125,35 @@ def _by_uuid(nvml: Any, handles: list[Any], prefix: str) -> Any | None:
     return found[0] if len(found) == 1 else None
 
 
-def _instance(nvml: Any, handle: Any) -> Any | None:
-    """The device itself, or its first MIG instance where MIG mode is on (``None`` if it has none)."""
-    if not _mig_mode(nvml, handle):
-        return handle
-    return next(iter(_instances(nvml, handle)), None)
-
-
 def _mig_mode(nvml: Any, handle: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:
-        return False  # a GPU without MIG, or an instance itself
-    return bool(current)
+    """Whether a GPU is divided; one without MIG, and an instance itself, are not."""
+    return bool(_ask(nvml, "nvmlDeviceGetMigMode", handle, otherwise=(0, 0))[0])
 
 
 def _instances(nvml: Any, handle: Any) -> list[Any]:
     if not _mig_mode(nvml, handle):
         return []
-    instances: list[Any] = []
-    for position in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
-        try:
-            instances.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, position))
-        except nvml.NVMLError:
-            continue  # an empty slot
-    return instances
+    slots = range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
+    found = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots]
+    return [instance for instance in found if instance is not None]
 
 
 def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
-    total, free = _memory(nvml, handle)
-    name = _text(nvml.nvmlDeviceGetName(handle))
-    try:
-        parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-    except nvml.NVMLError:
-        parent = handle  # not a MIG instance
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(parent)
+    # A GPU without memory of its own uses the host's, which NVML does not report.
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    total, free = (memory.total, memory.free) if memory is not None else host_memory()
+    whole = _ask(nvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, otherwise=handle)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(whole)
     return Gpu(
         index=index,
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=name,
-        memory_bytes=total,
-        free_bytes=free,
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_bytes=int(total),
+        free_bytes=int(free),
         held_bytes=_held(nvml, handle, index),
         compute_capability=(int(major), int(minor)),
         driver_version=_text(nvml.nvmlSystemGetDriverVersion()),
     )
-
-
-def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Total and free memory. A GPU without its own uses the host's, which NVML does not report."""
-    try:
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError:
-        host = host_memory()
-        return host.total_bytes, host.free_bytes
-    return int(memory.total), int(memory.free)
 
 
 def _held(nvml: Any, handle: Any, index: int) -> int:
@@ -249,10 +162,7 @@ def _held(nvml: Any, handle: Any, index: int) -> int:
     NVML lists processes by the host's process ids. In a container those differ from ours; then torch's allocator, if
     this process uses it, gives a lower bound (without the CUDA context).
     """
-    try:
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:
-        processes = []  # not permitted, or not supported on a MIG instance
+    processes = _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle, otherwise=())
     listed = sum(int(process.usedGpuMemory or 0) for process in processes if process.pid == os.getpid())
     return max(listed, _held_by_torch(index))
 
@@ -262,6 +172,14 @@ def _held_by_torch(index: int) -> int:
     if torch is None or not torch.cuda.is_initialized() or index >= torch.cuda.device_count():
         return 0
     return int(torch.cuda.memory_reserved(index))
+
+
+def _ask(nvml: Any, question: str, *about: Any, otherwise: Any = None) -> Any:
+    """NVML's answer; ``otherwise`` if it has none: the device lacks the feature or is lost, or it is not permitted."""
+    try:
+        return getattr(nvml, question)(*about)
+    except nvml.NVMLError:
+        return otherwise
 
 
 def _text(value: str | bytes) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
 import psutil
 
 __all__ = ["HostMemory", "cpu_name", "host_cores", "host_memory"]
@@ -15,7 +15,7 @@ _UNLIMITED = 1 << 60
 """cgroup v1 reports a huge number if no limit is set."""
 
 
-class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
+class HostMemory(NamedTuple):
     """Host memory that this process may use.
 
     Attributes:
@@ -36,16 +36,15 @@ def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/p
     """
     memory = psutil.virtual_memory()
     total, free = int(memory.total), int(memory.available)
-    for folder, limit_name, usage_name in _memory_groups(cgroups, process):
-        limit = _number(folder / limit_name)
-        usage = _number(folder / usage_name)
+    second = [(folder, "max", "current") for folder in _groups(cgroups, process, "")]
+    first = [(folder, "limit_in_bytes", "usage_in_bytes") for folder in _groups(cgroups, process, "memory")]
+    for folder, limit_name, usage_name in second + first:
+        limit, usage = _number(folder / f"memory.{limit_name}"), _number(folder / f"memory.{usage_name}")
         if limit is None or limit >= min(_UNLIMITED, memory.total):
             continue
         total = min(total, limit)
         if usage is not None:
-            # The page cache counts as usage, but the kernel gives its inactive part back before it ends a process.
-            reclaimable = _statistic(folder / "memory.stat", ("inactive_file", "total_inactive_file"))
-            free = min(free, max(0, limit - usage + reclaimable))
+            free = min(free, max(0, limit - usage + _reclaimable(folder)))
     return HostMemory(total_bytes=total, free_bytes=min(free, total))
 
 
@@ -71,14 +70,6 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         if key.strip() == "model name" and value.strip():
             return value.strip()
     return platform.processor() or platform.machine() or "CPU"
-
-
-def _memory_groups(cgroups: Path, process: Path) -> list[tuple[Path, str, str]]:
-    second = [(folder, "memory.max", "memory.current") for folder in _groups(cgroups, process, "")]
-    first = [
-        (folder, "memory.limit_in_bytes", "memory.usage_in_bytes") for folder in _groups(cgroups, process, "memory")
-    ]
-    return second + first
 
 
 def _groups(cgroups: Path, process: Path, controller: str) -> list[Path]:
@@ -114,11 +105,10 @@ def _number(path: Path) -> int | None:
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-def _statistic(path: Path, names: tuple[str, ...]) -> int:
-    """The largest of some lines of a ``memory.stat``: version 1 writes both the group's own and the total's."""
-    values = [0]
-    for line in _text(path).splitlines():
-        name, _, value = line.partition(" ")
-        if name in names:
-            values.append(int(value))
-    return max(values)
+def _reclaimable(folder: Path) -> int:
+    """The inactive page cache: it counts as usage, but the kernel gives it back before it ends a process.
+
+    Version 1 has one line for the group itself and one for the total, which is larger.
+    """
+    lines = (line.partition(" ") for line in _text(folder / "memory.stat").splitlines())
+    return max((int(value) for name, _, value in lines if name in ("inactive_file", "total_inactive_file")), default=0)

@@ -25,9 +25,7 @@ def find_profile(name: str) -> tuple[Profile, str]:
     Raises:
         OptionError: There is none, or those that may be meant differ in memory.
     """
-    profiles = {
-        known: profile for known, profile in load_profiles().items() if profile.kind is DeviceKind.CUDA
-    }  # nobody asks about an absent CPU
+    profiles = {known: one for known, one in load_profiles().items() if one.kind is DeviceKind.CUDA}
     asked = name.lower().replace("-", "_")
     if asked in profiles:
         return profiles[asked], ""
@@ -43,11 +41,7 @@ def find_profile(name: str) -> tuple[Profile, str]:
 
 
 def hardware_of(profile: Profile) -> Hardware:
-    """The device with all of its published memory free, on this machine's host.
-
-    Args:
-        profile: A GPU's profile.
-    """
+    """A GPU with all of its published memory free, on this machine's host."""
     memory = profile.memory.base_value
     assert profile.compute_capability is not None, f"{profile.name} is no GPU"
     assert profile.multiprocessors is not None, f"{profile.name} is no GPU"

@@ -8,13 +8,16 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
 from advisor.hardware.hardware import DeviceKind
 from advisor.package_data import data_folder
 
-__all__ = ["Capability", "Count", "Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
+__all__ = ["Fact", "Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
+
+_T = TypeVar("_T")
 
 _SCALE = {
     "GB": 1e9,
@@ -57,31 +60,10 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return None if self.value is None else self.value * _SCALE[self.unit]
 
 
-class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Compute capability of a CUDA device.
+class Fact(msgspec.Struct, Generic[_T], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A published value without a unit, with its source, date and note as in :class:`Figure`."""
 
-    Attributes:
-        value: ``(major, minor)``.
-        source: Name and address of the document.
-        date: Date of the document, or of its retrieval, as said.
-    """
-
-    value: tuple[int, int]
-    source: str
-    date: str
-
-
-class Count(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A published count, such as a device's multiprocessors.
-
-    Attributes:
-        value: The number.
-        source: Name and address of the document.
-        date: Date of the document, or of its retrieval, as said.
-        note: How the number was derived, if it was.
-    """
-
-    value: int
+    value: _T
     source: str
     date: str
     note: str = ""
@@ -96,10 +78,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         title: The device for people.
         kind: CPU or CUDA.
         matches: Regular expressions that must match the whole of NVML's (or the CPU's) name.
-        compute_capability: Of a CUDA device, else ``None``.
+        compute_capability: ``(major, minor)`` of a CUDA device, else ``None``.
         multiprocessors: Of a CUDA device, else ``None``.
-        memory: Device memory.
-        memory_bandwidth: Bandwidth of the device memory.
         fp32_rate: Floating-point operations per second of float32 without tensor cores.
         tf32_rate: With tensor cores in TF32.
         bf16_rate: With tensor cores in bfloat16.
@@ -115,8 +95,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     title: str
     kind: DeviceKind
     matches: tuple[str, ...]
-    compute_capability: Capability | None = None
-    multiprocessors: Count | None = None
+    compute_capability: Fact[tuple[int, int]] | None = None
+    multiprocessors: Fact[int] | None = None
     memory: Figure
     memory_bandwidth: Figure
     fp32_rate: Figure
@@ -153,16 +133,12 @@ def load_profiles() -> dict[str, Profile]:
 
 
 def match_profile(kind: DeviceKind, device_name: str) -> str | None:
-    """The profile of a device.
+    """The name of a device's profile; ``None`` if there is none, or the device is only part of one (MIG).
 
     Args:
         kind: CPU or CUDA.
         device_name: The name by NVML or the operating system.
-
-    Returns:
-        The profile's name, or ``None`` if there is no profile, or the device is only part of one (MIG).
     """
-    for name, profile in load_profiles().items():
-        if profile.kind is kind and any(re.fullmatch(pattern, device_name) for pattern in profile.matches):
-            return name
-    return None
+    profiles = (profile for profile in load_profiles().values() if profile.kind is kind)
+    found = (one.name for one in profiles if any(re.fullmatch(pattern, device_name) for pattern in one.matches))
+    return next(found, None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.metadata
 import importlib.util
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ def cuda_version_of_torch(folder: Path | None = None) -> tuple[str | None, str]:
         folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
     if folder is None:
         return None, "torch is not installed"
-    values = _assigned(folder / "version.py")
+    values = runpy.run_path(str(folder / "version.py"))  # a few assignments
     release = values.get("__version__") or importlib.metadata.version("torch")
     cuda = values.get("cuda")
     if cuda:
@@ -50,18 +50,3 @@ def architectures_of_torch() -> tuple[str, ...]:
     except (OSError, subprocess.SubprocessError):
         return ()
     return tuple(answer.stdout.split())
-
-
-def _assigned(path: Path) -> dict[str, str]:
-    """String constants assigned at the top level of a file."""
-    values: dict[str, str] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign):
-            targets, value = node.targets, node.value
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            targets, value = [node.target], node.value
-        else:
-            continue
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            values.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
-    return values

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
@@ -15,11 +16,12 @@ from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.goal import Goal, GoalKind
+from advisor.report.cells import plain_table
 from advisor.report.frontier_table import FrontierTable
-from advisor.report.growth import GrowthTable
+from advisor.report.growth import growth_table
 from advisor.report.plot import CostPlot
 from advisor.report.sentences import measured_too_little
-from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
+from advisor.report.table import RankingTable, not_measured_table, refused_settings_table
 from advisor.report.wording import batch_words, device_words, policy_words
 from advisor.text.units import (
     format_bytes,
@@ -33,17 +35,18 @@ from advisor.text.units import (
 from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import size_words
 
-__all__ = ["AnswerView", "confirmation_words"]
+__all__ = ["AnswerView", "confirmation_words", "timings_table"]
 
 _TEXT_WIDTH = 100
 
 _NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
 
 
+@dataclass(frozen=True)
 class AnswerView:
     """Everything at the end of a session, most important last, because the end stays on the screen.
 
-    Args:
+    Attributes:
         recommendation: The answer, explained.
         goal: The requested goal.
         files: Description -> path of each written file.
@@ -51,40 +54,30 @@ class AnswerView:
         notes: Notes for the user.
     """
 
-    def __init__(
-        self,
-        recommendation: Recommendation,
-        goal: Goal,
-        *,
-        files: Mapping[str, Path],
-        apply_lines: Sequence[str],
-        notes: Sequence[str] = (),
-    ) -> None:
-        self._recommendation = recommendation
-        self._goal = goal
-        self._files = files
-        self._apply_lines = apply_lines
-        self._notes = notes
+    recommendation: Recommendation
+    goal: Goal
+    files: Mapping[str, Path]
+    apply_lines: Sequence[str]
+    notes: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render for the width at hand."""
-        answer = self._recommendation
+        answer = self.recommendation
         yield Text()
         if answer.refused_settings:
-            yield RefusedSettingsTable(answer.refused_settings)
+            yield refused_settings_table(answer.refused_settings)
             yield Text()
         if answer.not_measured:
-            yield NotMeasuredTable(answer.not_measured)
+            yield not_measured_table(answer.not_measured)
             yield Text()
         if answer.frontier is None:
-            yield RankingTable(answer, self._goal)
+            yield RankingTable(answer, self.goal)
         else:
-            yield FrontierTable(answer, self._goal)
+            yield FrontierTable(answer, self.goal)
             yield Text()
             yield CostPlot(answer)
         yield Text()
         if answer.growth is not None:
-            yield GrowthTable(answer, answer.growth)
+            yield growth_table(answer, answer.growth)
             yield Text()
         yield Panel(
             self._panel_text(),
@@ -94,12 +87,12 @@ class AnswerView:
             box=box.ROUNDED,
             width=min(options.max_width, _TEXT_WIDTH + 4),
         )
-        for note in (*self._notes, *answer.winner.notes):
+        for note in (*self.notes, *answer.winner.notes):
             yield Text.assemble(("note: ", "yellow"), note)
         yield from self._closing()
 
     def _panel_text(self) -> Text:
-        answer = self._recommendation
+        answer = self.recommendation
         text = Text(" ".join(answer.why))
         if answer.confirmation is not None:
             floor = None if answer.growth is None else answer.growth.floor_samples_per_second
@@ -112,20 +105,20 @@ class AnswerView:
 
     def _beyond_limit(self, confirmation: Confirmation) -> str | None:
         """``cheapest``: how far the confirming run is beyond the user's limit."""
-        if confirmation.measurement is None or self._goal.kind is not GoalKind.CHEAPEST:
+        if confirmation.measurement is None or self.goal.kind is not GoalKind.CHEAPEST:
             return None
-        again = msgspec.structs.replace(self._recommendation.winner, measurement=confirmation.measurement)
-        return beyond_limit(placed(again, self._goal), self._goal.preference)
+        again = msgspec.structs.replace(self.recommendation.winner, measurement=confirmation.measurement)
+        return beyond_limit(placed(again, self.goal), self.goal.preference)
 
     def _closing(self) -> RenderResult:
-        if self._files:
+        if self.files:
             yield Text("\nWritten", style="bold")
-            width = max(len(what) for what in self._files)
-            for what, path in self._files.items():
+            width = max(map(len, self.files))
+            for what, path in self.files.items():
                 yield _uncut((f"    {what:<{width}}  ", "bold cyan"), str(path))
-        if self._apply_lines:
+        if self.apply_lines:
             yield Text("\nApply it", style="bold")
-            for line in self._apply_lines:
+            for line in self.apply_lines:
                 yield _uncut(f"    {line}")
 
 
@@ -147,11 +140,9 @@ def _title(answer: Recommendation) -> str:
 def _lost_its_lead(answer: Recommendation) -> bool:
     """Whether the winner was faster than the baseline in its trial, and was not when both were run again."""
     baseline, again = answer.baseline, answer.confirmation
-    if baseline is None or baseline.measurement is None or again is None or again.measurement is None:
+    if baseline is None or again is None or again.measurement is None or again.baseline_samples_per_second is None:
         return False
-    if again.baseline_samples_per_second is None:
-        return False
-    led = again.promised_samples_per_second > baseline.measurement.samples_per_second
+    led = again.promised_samples_per_second > baseline.samples_per_second
     return led and again.measurement.samples_per_second <= again.baseline_samples_per_second
 
 
@@ -201,13 +192,22 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     if beyond is not None:
         text += f" That is {beyond}: this policy is at its edge, or noise."
     baseline = confirmation.baseline_samples_per_second
-    if baseline is not None and floor is not None:
-        # Throughputs of different models do not compare.
-        text += f" The baseline, measured again right after it: {format_rate(baseline)} samples/s at its own size."
-    elif baseline is not None:
-        factor = measurement.samples_per_second / baseline
-        text += (
-            f" The baseline, measured again right after it: {format_rate(baseline)} samples/s; that is {factor:.2f} "
-            "times as many."
-        )
+    if baseline is not None:
+        text += f" The baseline, measured again right after it: {format_rate(baseline)} samples/s"
+        times = f"; that is {measurement.samples_per_second / baseline:.2f} times as many"
+        text += f"{times if floor is None else ' at its own size'}."  # throughputs of different models do not compare
     return text
+
+
+def timings_table(timings: Mapping[str, float]) -> RenderableType:
+    """Where the seconds of a run went, the longest first; empty where nothing is known."""
+    if not timings:
+        return Group()
+    whole = sum(timings.values()) or 1.0
+    table = plain_table("Where the time went")
+    table.add_column("what")
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    for what, seconds in sorted(timings.items(), key=lambda one: -one[1]):
+        table.add_row(what, f"{seconds:.1f}", format_percent(seconds / whole))
+    return table

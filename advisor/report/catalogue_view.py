@@ -16,7 +16,6 @@ from advisor.methods.base import Conflict, Method, Verdict
 from advisor.methods.compose import judge, settings_of
 from advisor.report.cells import plain_table
 from advisor.text.units import format_bytes, format_count
-from advisor.workload.facts import Facts
 
 __all__ = ["hardware_view", "method_view", "methods_view"]
 
@@ -34,14 +33,8 @@ _PROFILE_FIGURES = {
 }
 
 
-def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts | None = None) -> RenderableType:
-    """The catalogue: what each method is for, and whether it applies here.
-
-    Args:
-        catalogue: Every method.
-        hardware: The device and its host.
-        facts: What a probe learned of a workload, if one was made.
-    """
+def methods_view(catalogue: Sequence[Method], hardware: Hardware) -> RenderableType:
+    """The catalogue: what each method is for, and whether it applies here."""
     width = max(len(method.name) for method in catalogue) + 2
     parts: list[RenderableType] = [
         Text(f"Methods, and whether they apply to {hardware.name}", style="bold"),
@@ -49,7 +42,7 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
         Rule(style=""),
     ]
     for method in catalogue:
-        verdicts = _verdicts(method, hardware, facts)
+        verdicts = _verdicts(method, hardware)
         head = Text(f"{method.name:<{width}}", style="bold")
         head.append(f"{method.fidelity.value:<12}", style="not bold").append(_here(verdicts))
         about = Text(method.summary)
@@ -57,22 +50,15 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware, facts: Facts |
             about.append(f"\nNot here: {reason}.", style="yellow")
         parts += [head, Padding(about, (0, 0, 0, 2))]
     parts.append(Text("\nmomadvise methods NAME: what it saves and costs, when it pays, its settings.", style="dim"))
-    if facts is None:
-        parts.append(Text("Requirements on the model are checked once you give one.", style="dim"))
+    parts.append(Text("Requirements on the model are checked once you give one.", style="dim"))
     return Group(*parts)
 
 
-def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) -> RenderableType:
-    """Everything that one method declares.
-
-    Args:
-        method: The method.
-        hardware: The device and its host.
-        facts: What a probe learned of a workload, if one was made.
-    """
+def method_view(method: Method, hardware: Hardware) -> RenderableType:
+    """Everything that one method declares."""
     rows: list[tuple[str, str | Text]] = [
         ("fidelity", _fidelity(method)),
-        ("saves", _saves(method)),
+        ("saves", ", ".join(sorted(category.value for category in method.saves)) or "nothing"),
         ("costs", method.costs),
         ("use it", method.pays),
         ("do not", method.does_not_pay),
@@ -91,7 +77,7 @@ def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) 
     if method.requires:
         extra = f" (pip install 'momadvise[{method.extra}]')" if method.extra else ""
         rows.append(("needs", ", ".join(method.requires) + extra))
-    verdicts = _verdicts(method, hardware, facts)
+    verdicts = _verdicts(method, hardware)
     rows.append(("here", _here(verdicts).append(f" on {hardware.name}", style="default")))
     rows += [("", Text(reason, style="yellow")) for reason in _reasons(verdicts, applicable=False)]
     rows += [("", Text(reason)) for reason in _reasons(verdicts, applicable=True)]
@@ -101,12 +87,7 @@ def method_view(method: Method, hardware: Hardware, facts: Facts | None = None) 
 
 
 def hardware_view(hardware: Hardware, profile: Profile | None = None) -> RenderableType:
-    """The device as detected, and its published figures.
-
-    Args:
-        hardware: The device and its host.
-        profile: Its profile, if there is one.
-    """
+    """The device as detected, and its published figures."""
     memory = f"{format_bytes(hardware.memory_bytes)}, {format_bytes(hardware.free_bytes)} free"
     if hardware.held_bytes:
         memory += f", {format_bytes(hardware.held_bytes)} held by this process"
@@ -154,11 +135,11 @@ def _grid(rows: Sequence[tuple[str, str | Text]]) -> Table:
     return grid
 
 
-def _verdicts(method: Method, hardware: Hardware, facts: Facts | None) -> dict[str, Verdict]:
+def _verdicts(method: Method, hardware: Hardware) -> dict[str, Verdict]:
     """Setting in words -> verdict."""
     verdicts = {}
     for setting in settings_of(method):
-        verdict = judge((setting,), facts=facts, hardware=hardware)
+        verdict = judge((setting,), facts=None, hardware=hardware)
         words = ", ".join(f"{name}={value}" for name, value in setting.parameters.items()) or method.name
         verdicts[words] = Verdict(verdict.applicable, verdict.reason.removeprefix(f"{setting.label}: "))
     return verdicts
@@ -187,10 +168,6 @@ def _fidelity(method: Method) -> str:
     if method.gradient_tolerance:
         return f"{method.fidelity.value} (gradient within {method.gradient_tolerance:g} after one step)"
     return f"{method.fidelity.value} (bit-equal gradients)" if method.fidelity.rank == 0 else method.fidelity.value
-
-
-def _saves(method: Method) -> str:
-    return ", ".join(sorted(category.value for category in method.saves)) or "nothing"
 
 
 def _conflict_name(conflict: Conflict) -> str:

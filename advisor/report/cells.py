@@ -11,7 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Folded", "aligned", "plain_table", "two_lines"]
+from advisor.decide.candidate import Candidate
+from advisor.decide.eligible import is_outpaced
+from advisor.text.units import format_spread
+
+__all__ = ["Folded", "aligned", "plain_table", "spread_cell", "two_lines"]
 
 _LEFT = ("#", "fidelity")
 """Columns of left-aligned words; numbers are right-aligned."""
@@ -23,28 +27,25 @@ class Folded:
     Args:
         words: What is joined, e.g. methods.
         separator: What stands between.
-        style: Style of everything.
     """
 
-    def __init__(self, words: Sequence[str], *, separator: str = " + ", style: str = "") -> None:
+    def __init__(self, words: Sequence[str], *, separator: str = " + ") -> None:
         self._words = list(words)
         self._separator = separator
-        self._style = style
 
     def lines(self, width: int) -> list[str]:
         """The lines for a width; a single word that is longer stays whole on its own."""
-        lines = [""]
-        for position, word in enumerate(self._words):
-            piece = word if position == 0 else self._separator + word
-            if lines[-1] and len(lines[-1]) + len(piece) > width:
+        lines = self._words[:1] or [""]
+        for word in self._words[1:]:
+            piece = self._separator + word
+            if len(lines[-1]) + len(piece) > width:
                 lines.append(piece.lstrip())
             else:
                 lines[-1] += piece
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Fold to the width at hand."""
-        yield Text("\n".join(self.lines(options.max_width)), style=self._style)
+        yield Text("\n".join(self.lines(options.max_width)))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """From the longest word to everything on one line."""
@@ -53,10 +54,17 @@ class Folded:
         return Measurement(min(longest, whole), whole).with_maximum(options.max_width)
 
 
-def plain_table(title: str) -> Table:
+def spread_cell(candidate: Candidate) -> tuple[str, str]:
+    """The spread of a measurement. If its timing was ended early, its few steps say nothing about that."""
+    spread = "early" if is_outpaced(candidate) else format_spread(candidate.measured.relative_spread)
+    return f" {spread:>5}", "dim"
+
+
+def plain_table(title: str, *, expand: bool = False) -> Table:
     """A table with a heading and one rule: vertical lines would cost a fifth of 80 columns."""
     return Table(
         title=title,
+        expand=expand,
         title_justify="left",
         title_style="bold",
         header_style="cyan",

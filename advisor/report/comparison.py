@@ -17,7 +17,6 @@ __all__ = ["comparison_sentence", "comparison_words", "drift_cell", "drift_legen
 _COMPARED = "*"
 """Mark behind a drift over tens of steps, in tables; an unmarked drift is of the first three losses."""
 
-
 _WORTH_BOTH_LOSSES = 0.05
 """From this drift on, state whether the loss was higher or lower."""
 
@@ -52,12 +51,9 @@ def comparison_words(found: FidelityMeasurement) -> str:
     """``"over 30 steps its loss stayed within 0.3% of the reference run's; gradient error 0.4%"``."""
     if not found.is_finite:
         return f"its loss became infinite or NaN within {found.steps} steps"
-    if found.loss_drift == 0:
-        text = f"over {found.steps} steps its losses were the reference run's"
-    else:
-        text = (
-            f"over {found.steps} steps its loss stayed within {format_percent(found.loss_drift)} of the reference run's"
-        )
+    off = format_percent(found.loss_drift)
+    stayed = f"loss stayed within {off} of" if found.loss_drift else "losses were"
+    text = f"over {found.steps} steps its {stayed} the reference run's"
     if found.loss_drift > _WORTH_BOTH_LOSSES:
         text += f" and ended at {found.final_loss:.3g}, that one at {found.exact_final_loss:.3g}"
         if found.noise is not None:
@@ -81,8 +77,6 @@ def comparison_sentence(candidate: Candidate) -> str:
     text = f"{words[0].upper()}{words[1:]}."
     observed, worse = observed_class(candidate.fidelity, found), why_worse(candidate.fidelity, found)
     if worse is not None and observed is not None:
-        text += (
-            f" That is beyond what {candidate.fidelity.value} promises ({worse.tolerated}): it counts as "
-            f"{observed.value}."
-        )
+        promise = f"{candidate.fidelity.value} promises ({worse.tolerated})"
+        text += f" That is beyond what {promise}: it counts as {observed.value}."
     return text

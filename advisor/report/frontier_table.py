@@ -12,7 +12,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.goal import Goal
-from advisor.report.cells import Folded, aligned, plain_table, two_lines
+from advisor.report.cells import Folded, aligned, plain_table, spread_cell, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.points import ITERATIONS, Entry, entries, worse_words
 from advisor.report.wording import batch_words, methods_words, role_words
@@ -22,7 +22,6 @@ from advisor.text.units import (
     format_duration,
     format_joules,
     format_seconds,
-    format_spread,
     format_usd,
 )
 
@@ -55,7 +54,6 @@ class FrontierTable:
         self._columns = {heading: width for heading, width in _COLUMNS.items() if energy or heading != "energy"}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render for the width at hand."""
         yield Text("Frontier: nothing measured is both faster and cheaper", style="bold")
         headings = aligned([Text(heading) for heading in self._columns], self._columns)
         headings.stylize("cyan")
@@ -89,16 +87,13 @@ class FrontierTable:
 
     def _values(self, entry: Entry) -> list[Text]:
         candidate, point = entry.candidate, entry.point
-        measurement = candidate.measurement
-        assert measurement is not None
-        spread = "early" if is_outpaced(candidate) else format_spread(measurement.relative_spread)
         cells = {
             "GPUs": Text(str(point.policy.gpu_count)),
-            "latency": Text.assemble(format_seconds(point.latency_seconds), (f" {spread:>5}", "dim")),
+            "latency": Text.assemble(format_seconds(point.latency_seconds), spread_cell(candidate)),
             "$/1000": Text(format_usd(entry.usd)),
             "energy": Text("-" if point.joules is None else format_joules(point.joules)),
             "batch": Text(batch_words(point.policy)),
-            "peak": Text(format_bytes(measurement.memory.peak_bytes)),
+            "peak": Text(format_bytes(candidate.measured.memory.peak_bytes)),
             "fidelity": Text(candidate.fidelity.value),
             "drift": drift_cell(candidate),
         }
@@ -112,17 +107,15 @@ class FrontierTable:
             roles.append(entry.candidate.role.value)
         iterations = self._goal.preference.iterations
         if iterations is not None:
-            run = cost_of(entry.candidate, self._goal).times(iterations)
-            roles.append(
-                f"{format_count(iterations, 'iteration')}: {format_duration(run.latency_seconds)}, "
-                f"{format_usd(run.usd)}"
-            )
+            time = format_duration(entry.point.latency_seconds * iterations)
+            cost = format_usd(entry.point.cost_usd * iterations)
+            roles.append(f"{format_count(iterations, 'iteration')}: {time}, {cost}")
         return ", ".join(roles)
 
     def _others(self, dominated: Sequence[Entry], barred: Sequence[Candidate]) -> RenderableType:
-        table = plain_table("Not on the frontier")
-        for heading in ("#", "GPUs"):
-            table.add_column(heading, justify="left" if heading == "#" else "right", no_wrap=True)
+        table = plain_table("Not on the frontier", expand=True)
+        table.add_column("#", no_wrap=True)
+        table.add_column("GPUs", justify="right", no_wrap=True)
         table.add_column("policy", ratio=5)
         for heading in ("batch", "latency", "$/1000"):
             table.add_column(heading, justify="right", no_wrap=True)
@@ -132,7 +125,6 @@ class FrontierTable:
         for candidate in barred:
             reason = f"cannot win: {why_not_eligible(candidate, self._goal)}"
             table.add_row("-", *self._cells(candidate), Text(reason, style="red"))
-        table.expand = True
         return table
 
     def _cells(self, candidate: Candidate) -> list[RenderableType]:
@@ -143,7 +135,7 @@ class FrontierTable:
             Folded([*methods, last + role_words(candidate)]),
             batch_words(candidate.policy),
             ("~" if is_outpaced(candidate) else "") + format_seconds(cost.latency_seconds),
-            format_usd(cost.usd * ITERATIONS),
+            format_usd(cost.cost_usd * ITERATIONS),
         ]
 
     def _legend(self) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.decide.candidate import Growth, Recommendation, SizeOutcome, SizeRow
@@ -14,78 +14,59 @@ from advisor.text.units import format_bytes, format_rate
 from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import size_parts
 
-__all__ = ["GrowthTable"]
+__all__ = ["growth_table"]
 
-_SHORT = {
-    Outcome.OUT_OF_MEMORY: "OOM",
-    Outcome.HOST_OUT_OF_MEMORY: "host OOM",
-    Outcome.SCREENED: "not run",
-}
+_SHORT = {Outcome.OUT_OF_MEMORY: "OOM", Outcome.HOST_OUT_OF_MEMORY: "host OOM", Outcome.SCREENED: "not run"}
 
 
-class GrowthTable:
-    """One row for every size that was tried, with separate columns for measured and predicted values.
-
-    Args:
-        recommendation: The answer.
-        growth: Its table of sizes.
-    """
-
-    def __init__(self, recommendation: Recommendation, growth: Growth) -> None:
-        self._recommendation = recommendation
-        self._growth = growth
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render for the width at hand."""
-        growth, winner = self._growth, self._recommendation.winner
-        plain = plain_among((*self._recommendation.ranking, *self._recommendation.not_measured))
-        best = Combination.of(winner.policy)
-        beside = plain != best
-        predicted = any(
-            one is not None and one.predicted_peak_bytes is not None
-            for row in growth.rows
-            for one in (row.plain, row.winner)
-        )
-        table = plain_table("Size against throughput")
-        table.add_column("size", ratio=1)
-        table.add_column("para-\nmeters", justify="right", no_wrap=True)
-        for name in ("plain", "winner") if beside else ("plain",):
-            table.add_column(f"{name},\nsamples/s", justify="right", no_wrap=True)
-            table.add_column(f"{name},\npeak", justify="right", no_wrap=True)
+def growth_table(recommendation: Recommendation, growth: Growth) -> RenderableType:
+    """One row for every size that was tried, with separate columns for measured and predicted values."""
+    winner = recommendation.winner
+    plain = plain_among((*recommendation.ranking, *recommendation.not_measured))
+    best = Combination.of(winner.policy)
+    beside = plain != best
+    predicted = any(_predicted(row) != "-" for row in growth.rows)
+    table = plain_table("Size against throughput", expand=True)
+    table.add_column("size", ratio=1)
+    table.add_column("para-\nmeters", justify="right", no_wrap=True)
+    for name in ("plain", "winner") if beside else ("plain",):
+        table.add_column(f"{name},\nsamples/s", justify="right", no_wrap=True)
+        table.add_column(f"{name},\npeak", justify="right", no_wrap=True)
+    if predicted:
+        table.add_column("predicted\npeak", justify="right", no_wrap=True)
+    for row in growth.rows:
+        cells: list[RenderableType] = [
+            Folded(_size_parts(row, recommendation), separator=", "),
+            parameters_words(row.parameter_count),
+        ]
+        for one in (row.plain, row.winner) if beside else (row.plain,):
+            cells += [_rate(one, growth.floor_samples_per_second), _peak(one)]
         if predicted:
-            table.add_column("predicted\npeak", justify="right", no_wrap=True)
-        for row in growth.rows:
-            cells: list[RenderableType] = [self._size(row), parameters_words(row.parameter_count)]
-            for one in (row.plain, row.winner) if beside else (row.plain,):
-                cells += [self._rate(one), _peak(one)]
-            if predicted:
-                cells.append(_predicted(row))
-            style = "bold green" if row.model_size == winner.model_size else ""
-            table.add_row(*cells, style=style)
-        table.expand = True
-        yield table
-        legend = f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s."
-        if plain != Combination():
-            legend += f" plain: {combination_words(plain)}."
-        if beside:
-            legend += f" winner: {combination_words(best)}."
-        yield Text(legend + " OOM: out of memory. not run: predicted to fail.", style="dim")
+            cells.append(_predicted(row))
+        style = "bold green" if row.model_size == winner.model_size else ""
+        table.add_row(*cells, style=style)
+    legend = f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s."
+    if plain != Combination():
+        legend += f" plain: {combination_words(plain)}."
+    if beside:
+        legend += f" winner: {combination_words(best)}."
+    return Group(table, Text(legend + " OOM: out of memory. not run: predicted to fail.", style="dim"))
 
-    def _size(self, row: SizeRow) -> Folded:
-        words = size_parts(row.model_size)
-        baseline = self._recommendation.baseline
-        if not words or (baseline is not None and baseline.model_size == row.model_size):
-            words.append("own size")
-        return Folded(words, separator=", ")
 
-    def _rate(self, one: SizeOutcome | None) -> Text:
-        if one is None:
-            return Text("-", style="dim")
-        if one.samples_per_second is None:
-            name = _SHORT.get(one.outcome, one.outcome.value)
-            return Text(name, style="dim" if one.outcome is Outcome.SCREENED else "yellow")
-        below = one.samples_per_second < self._growth.floor_samples_per_second
-        return Text(format_rate(one.samples_per_second) + ("*" if below else ""), style="yellow" if below else "")
+def _size_parts(row: SizeRow, recommendation: Recommendation) -> list[str]:
+    words, baseline = size_parts(row.model_size), recommendation.baseline
+    is_own = not words or (baseline is not None and baseline.model_size == row.model_size)
+    return [*words, "own size"] if is_own else words
+
+
+def _rate(one: SizeOutcome | None, floor: float) -> Text:
+    if one is None:
+        return Text("-", style="dim")
+    if one.samples_per_second is None:
+        name = _SHORT.get(one.outcome, one.outcome.value)
+        return Text(name, style="dim" if one.outcome is Outcome.SCREENED else "yellow")
+    below = one.samples_per_second < floor
+    return Text(format_rate(one.samples_per_second) + ("*" if below else ""), style="yellow" if below else "")
 
 
 def _peak(one: SizeOutcome | None) -> str:

@@ -17,7 +17,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.cost import cost_of
 from advisor.decide.guard import comparison_evidence
 from advisor.decide.score import gain_over
-from advisor.decide.verification import Verification
+from advisor.decide.verdict import Verification
 from advisor.errors import MomadviseError
 from advisor.goal import GoalKind
 from advisor.policy.policy import Policy
@@ -100,14 +100,13 @@ def json_verification(found: Verification) -> str:
 def _winner(answer: Answer) -> dict[str, Any]:
     found, goal = answer.recommendation, answer.goal
     winner, baseline, confirmation = found.winner, found.baseline, found.confirmation
-    measurement = winner.measurement
-    assert measurement is not None, "a winner is measured"
+    measurement = winner.measured
     peaks = [one.memory.peak_bytes for one in (measurement, confirmation and confirmation.measurement) if one]
     return {
         **_picked(winner.policy, "label", "methods", "micro_batch", "accumulation_steps", "gpu_count"),
         "samples_per_second": measurement.samples_per_second,
         "latency_seconds": measurement.step_seconds,
-        "cost_usd": cost_of(winner, goal).usd if goal.kind is GoalKind.CHEAPEST else None,
+        "cost_usd": cost_of(winner, goal).cost_usd if goal.kind is GoalKind.CHEAPEST else None,
         "gain_over_baseline": None
         if baseline is None or baseline.measurement is None
         else gain_over(winner, baseline, goal),

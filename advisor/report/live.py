@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 
 import msgspec
 from rich.console import Console, Group, RenderableType
@@ -130,14 +129,10 @@ class LiveProgress(Progress):
         )
 
     def __enter__(self) -> LiveProgress:
-        """Start drawing."""
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop drawing and give the terminal back, whatever happened."""
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
@@ -174,44 +169,23 @@ class LiveProgress(Progress):
         self._state = msgspec.structs.replace(self._state, **changes)
 
     def _render(self) -> RenderableType:
-        now = self._clock()
-        state = self._state
-        heading = Text(state.title, style="bold", no_wrap=True, overflow="ellipsis")
-        doing = Table.grid(padding=(0, 1))
-        doing.add_row(
-            self._spinner,
-            Text.assemble(
-                state.doing,
-                (f" ({format_duration(now - self._doing_since)})", "dim"),
-                state.policy,
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
-        )
-        parts: list[RenderableType] = [heading, self._clock_line(now), doing, self._best_line()]
+        now, state = self._clock(), self._state
+        spent = now - self._started
+        left = format_duration(max(0.0, state.time_limit_seconds - spent))
+        clock = _cut(f"{left} left, ", (f"{state.finished} of at most {state.trials} trials", "dim"))
+        doing = _cut(state.doing, (f" ({format_duration(now - self._doing_since)})", "dim"), state.policy)
+        parts: list[RenderableType] = [
+            _cut((state.title, "bold")),
+            _beside(ProgressBar(total=max(state.time_limit_seconds, 1e-9), completed=spent, width=24), clock),
+            _beside(self._spinner, doing),
+            self._best_line(),
+        ]
         if self._recent:
             parts.append(self._recent_table())
         return Group(*parts)
 
-    def _clock_line(self, now: float) -> RenderableType:
-        state = self._state
-        spent = now - self._started
-        line = Table.grid(padding=(0, 1))
-        left = max(0.0, state.time_limit_seconds - spent)
-        line.add_row(
-            ProgressBar(total=max(state.time_limit_seconds, 1e-9), completed=spent, width=24),
-            Text.assemble(
-                f"{format_duration(left)} left, ",
-                (f"{state.finished} of at most {state.trials} trials", "dim"),
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
-        )
-        return line
-
     def _best_line(self) -> Text:
-        best = self._state.best
-        text = Text(no_wrap=True, overflow="ellipsis")
+        best, text = self._state.best, _cut()
         if best is None:
             return text.append("no measurement yet", style="dim")
         text.append("best ").append(f"{rate_words(best)} samples/s", style="bold green")
@@ -226,10 +200,20 @@ class LiveProgress(Progress):
         table.add_column(ratio=3, no_wrap=True, overflow="ellipsis")
         table.add_column(ratio=2, no_wrap=True, overflow="ellipsis")
         for number, candidate in reversed(self._recent):
-            table.add_row(
-                str(number), Text(_what(candidate)), Text(_result(candidate), style=outcome_style(candidate.outcome))
-            )
+            result = Text(_result(candidate), style=outcome_style(candidate.outcome))
+            table.add_row(str(number), Text(_what(candidate)), result)
         return table
+
+
+def _cut(*parts: str | tuple[str, str]) -> Text:
+    """One line, cut at the terminal's edge."""
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+
+
+def _beside(left: RenderableType, right: RenderableType) -> Table:
+    line = Table.grid(padding=(0, 1))
+    line.add_row(left, right)
+    return line
 
 
 def _what(candidate: Candidate) -> str:
@@ -237,10 +221,9 @@ def _what(candidate: Candidate) -> str:
 
 
 def _result(candidate: Candidate) -> str:
-    measurement = candidate.measurement
-    if not is_measured(candidate) or measurement is None:
+    if not is_measured(candidate):
         return candidate.outcome.value + (f" ({candidate.reason})" if candidate.reason else "")
-    return f"{rate_words(candidate)} samples/s, {format_bytes(measurement.memory.peak_bytes)}"
+    return f"{rate_words(candidate)} samples/s, {format_bytes(candidate.measured.memory.peak_bytes)}"
 
 
 def _gain_over(candidate: Candidate, baseline: Candidate | None, goal: str) -> str:
@@ -248,7 +231,7 @@ def _gain_over(candidate: Candidate, baseline: Candidate | None, goal: str) -> s
         return ""
     if goal == GoalKind.BIGGER.value:
         return ""  # throughputs of different models do not compare
-    rate, reference = candidate.measurement.samples_per_second, baseline.measurement.samples_per_second
+    rate, reference = candidate.samples_per_second, baseline.samples_per_second
     if goal == GoalKind.CHEAPEST.value:
         # At one price and one global batch, device-seconds per sample are the cost.
         change = candidate.policy.gpu_count / rate / (baseline.policy.gpu_count / reference) - 1

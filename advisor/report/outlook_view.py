@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -40,19 +40,15 @@ _SHOWN_FROM = 0.0005
 """A smaller share of the peak would be shown as 0%."""
 
 
+@dataclass(frozen=True)
 class OutlookView:
-    """The outlook for a terminal of any width.
+    """The outlook for a terminal of any width."""
 
-    Args:
-        outlook: The prediction.
-    """
-
-    def __init__(self, outlook: Outlook) -> None:
-        self._outlook = outlook
+    outlook: Outlook
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the answer, a chart for the requested batch and one for the largest, and the notes."""
-        outlook = self._outlook
+        """The answer, a chart for the requested batch and one for the largest, and the notes."""
+        outlook = self.outlook
         yield Text(f"{outlook.workload}: {policy_words(outlook.policy)} on {outlook.device}", style="bold")
         what = "nothing was trained, nothing was measured."
         if any(step.measured_rates for step in outlook.times):
@@ -77,35 +73,35 @@ class OutlookView:
             yield Text(note, style="dim")
 
     def _answer(self) -> Text:
-        outlook, asked = self._outlook, self._outlook.asked
+        outlook, asked = self.outlook, self.outlook.asked
         limit = format_bytes(outlook.limit_bytes)
         needed = asked.peak_bytes if outlook.allocator is None else outlook.allocator.peak_bytes
-        answer = Text("It fits" if outlook.fits else "It does not fit", style="green" if outlook.fits else "red")
-        comparison = "of" if outlook.fits else "but there are"
-        answer.append(
-            f": batch {asked.micro_batch:,} ({outlook.batch_from}) needs {format_bytes(needed)} {comparison} {limit} "
-            f"({outlook.limit_from}). ",
-            style="default",
-        )
+        verdict, comparison = ("It fits", "of") if outlook.fits else ("It does not fit", "but there are")
         if outlook.largest is not None:
             # A replay finds it to within one percent.
             about = "about " if outlook.reserved and outlook.largest.micro_batch >= 100 else ""
-            answer.append(f"The largest batch that fits is {about}{outlook.largest.micro_batch:,}.", style="default")
+            largest = f"The largest batch that fits is {about}{outlook.largest.micro_batch:,}."
         elif outlook.fits:
-            answer.append("The batch adds nothing to the peak: every batch fits.", style="default")
+            largest = "The batch adds nothing to the peak: every batch fits."
         else:
-            answer.append("Not even a batch of 1 fits.", style="default")
-        return answer
+            largest = "Not even a batch of 1 fits."
+        return Text.assemble(
+            (verdict, "green" if outlook.fits else "red"),
+            f": batch {asked.micro_batch:,} ({outlook.batch_from}) needs {format_bytes(needed)} {comparison} {limit} "
+            f"({outlook.limit_from}). {largest}",
+        )
 
     def _chart(self, at: AtBatch, console: Console, options: ConsoleOptions) -> RenderResult:
-        operator = f", {_operator_words(at.operator)}" if at.operator else ""
+        # Without the overload: log_softmax_backward_data.
+        operator = f", {at.operator.split('.')[0].lstrip('_')}" if at.operator else ""
         yield Text(
             f"Batch {at.micro_batch:,}: {format_bytes(at.peak_bytes)} at the peak "
             f"({_PHASES.get(at.phase, at.phase)}{operator})",
             style="bold",
         )
         shown = _SHOWN_FROM * at.peak_bytes
-        parts = {_NAMES[category]: count for category, count in _sorted(at.parts).items() if count >= shown}
+        largest_first = sorted(at.parts.items(), key=lambda part: -part[1])
+        parts = {_NAMES[category]: count for category, count in largest_first if count >= shown}
         widest = max(map(len, parts), default=0)
         columns = max(4, min(_WIDEST_BAR, options.max_width - widest - 3 - _VALUES - _SHARE))
         largest = max(parts.values(), default=1)
@@ -125,7 +121,7 @@ class OutlookView:
     def _allocator(self) -> RenderResult:
         """The allocator's memory: more than the tensors', because it keeps memory for reuse."""
         yield Text("Reserved by torch's caching allocator (this decides what fits)", style="bold")
-        for one in self._outlook.reserved:
+        for one in self.outlook.reserved:
             words = "with expandable_segments" if one.expandable else "by default"
             line = f"  {words:<24}  {format_bytes(one.peak_bytes):>9} at batch {one.micro_batch:,}"
             if one.largest_batch:
@@ -133,10 +129,10 @@ class OutlookView:
             yield Text(line)
 
     def _times(self) -> RenderResult:
-        first = self._outlook.times[0]
+        first = self.outlook.times[0]
         basis = "on measured rates" if first.measured_rates else "at published peak rates, which no training reaches"
         yield Text(f"Time of a step, predicted {basis}", style="bold")
-        for step in self._outlook.times:
+        for step in self.outlook.times:
             rate = format_rate(step.predicted_samples_per_second)
             yield Text(f"  batch {step.batch:,}: {format_seconds(step.predicted_seconds)}, {rate} samples/s")
             for one in step.phases:
@@ -145,7 +141,7 @@ class OutlookView:
             yield Text(f"    {format_rate(step.intensity)} floating-point operations for each byte moved")
 
     def _notes(self) -> list[str]:
-        outlook = self._outlook
+        outlook = self.outlook
         batches = " and ".join(map(str, outlook.traced_at))
         steps = outlook.policy.accumulation_steps
         notes = [
@@ -162,15 +158,6 @@ class OutlookView:
                 f"This is the batch of one pass; the policy makes {format_count(steps, 'pass', 'passes')} per step."
             )
         return [*notes, *outlook.notes]
-
-
-def _operator_words(operator: str) -> str:
-    """An operator without its overload: ``"log_softmax_backward_data"``."""
-    return operator.split(".")[0].lstrip("_")
-
-
-def _sorted(parts: Mapping[Category, int]) -> dict[Category, int]:
-    return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
 def _bar(share: float, columns: int, *, unicode: bool) -> str:

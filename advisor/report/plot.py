@@ -63,7 +63,7 @@ class CostPlot:
         self._entries = entries(recommendation, dominated=DOMINATED_ROWS)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render for the width at hand; nothing for a single point."""
+        """Nothing for a single point."""
         if len(self._entries) < 2:
             return
         columns = min(options.max_width, _WIDTH) - _MARGIN - 2
@@ -81,35 +81,32 @@ class CostPlot:
         yield self._ticks_across(across, columns)
         title = f"latency of an iteration{_scale(across)}"
         yield Text(f"{title:>{_MARGIN + 1 + columns}}", style="bold", no_wrap=True)
-        size = self._frontier_size
+        size = sum(entry.dominated is None for entry in self._entries)
         frontier = "It alone is the frontier." if size == 1 else f"1 to {size}: the frontier."
         caption = f"[{self._pick}]: picked. {frontier} Low and left is better."
         if lost:
             caption += f" Not drawn for lack of room: {', '.join(str(number) for number in lost)}."
         yield Text(caption, style="dim")
 
-    @property
-    def _frontier_size(self) -> int:
-        return sum(entry.dominated is None for entry in self._entries)
-
     def _canvas(self, across: _Axis, up: _Axis, columns: int) -> tuple[list[Text], list[int]]:
         """The rows from the lowest, and the numbers that found no place. The frontier is placed first."""
         cells = [[" "] * columns for _ in range(_ROWS)]
-        styles: list[tuple[int, int, int, str]] = []
+        styles: list[tuple[str, int, int, int]] = []
         lost = []
         for entry in sorted(self._entries, key=lambda one: one.number != self._pick):
-            label = f"[{entry.number}]" if entry.number == self._pick else str(entry.number)
+            picked = entry.number == self._pick
+            label = f"[{entry.number}]" if picked else str(entry.number)
             x, y = across.cell(entry.point.latency_seconds) + 2, up.cell(entry.usd)
-            place = _free_place(cells, x - (1 if entry.number == self._pick else 0), y, len(label))
+            place = _free_place(cells, x - picked, y, len(label))
             if place is None:
                 lost.append(entry.number)
                 continue
             column, row = place
             cells[row][column : column + len(label)] = label
-            style = "bold green" if entry.number == self._pick else "dim" if entry.dominated else "bold"
-            styles.append((row, column, column + len(label), style))
+            style = "bold green" if picked else "dim" if entry.dominated else "bold"
+            styles.append((style, row, column, column + len(label)))
         rows = [Text("".join(row), no_wrap=True) for row in cells]
-        for row, begin, end, style in styles:
+        for style, row, begin, end in styles:
             rows[row].stylize(style, begin, end)
         return rows, lost
 
@@ -126,10 +123,8 @@ def _free_place(cells: list[list[str]], x: int, y: int, length: int) -> tuple[in
     """The place itself or one beside it, with a blank on either side so that two numbers do not become one."""
     for right, up in _NEARBY:
         column, row = x + right * (length + 1), y + up
-        if not (0 <= row < len(cells) and column >= 0 and column + length <= len(cells[row])):
-            continue
-        around = cells[row][max(0, column - 1) : column + length + 1]
-        if all(cell == " " for cell in around):
+        inside = 0 <= row < len(cells) and 0 <= column <= len(cells[row]) - length
+        if inside and set(cells[row][max(0, column - 1) : column + length + 1]) == {" "}:
             return column, row
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import NamedTuple
 
 from advisor.decide.candidate import Candidate, DominatedPoint, FrontierPoint, Recommendation, Role
 
@@ -12,7 +12,7 @@ ITERATIONS = 1000
 """Costs are shown for so many iterations: a single one costs fractions of a cent."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(NamedTuple):
     """A point with its number.
 
     Attributes:
@@ -43,12 +43,9 @@ def entries(answer: Recommendation, *, dominated: int) -> list[Entry]:
     frontier = answer.frontier
     assert frontier is not None, "only the goal 'cheapest' has points"
     candidates = {one.policy.key: one for one in answer.ranking}
-    first = [
-        Entry(number=number, candidate=candidates[point.policy.key], point=point)
-        for number, point in enumerate(frontier.points, 1)
-    ]
+    first = [Entry(number, candidates[one.policy.key], one) for number, one in enumerate(frontier.points, 1)]
     others = [
-        Entry(number=number, candidate=candidates[one.point.policy.key], point=one.point, dominated=one)
+        Entry(number, candidates[one.point.policy.key], one.point, one)
         for number, one in enumerate(frontier.dominated, len(first) + 1)
     ]
     return first + [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import TracebackType
 from typing import Self
 
 from advisor.decide.candidate import Candidate
@@ -11,22 +10,19 @@ from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.text.printable import printable
 
-__all__ = ["LoggingProgress", "Progress", "SilentProgress"]
+__all__ = ["LoggingProgress", "Progress"]
 
 
 class Progress:
-    """Hears what happens during a tuning, in order; on its own it shows nothing of that.
+    """Hears what happens during a tuning, in order; this base class shows nothing.
 
     Used as a context manager: leaving gives the terminal back.
     """
 
     def __enter__(self) -> Self:
-        """Start showing."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop showing, whatever happened."""
 
     def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
@@ -68,11 +64,7 @@ class Progress:
         """Something that the user should know."""
 
 
-class SilentProgress(Progress):
-    """Shows nothing."""
-
-
-class LoggingProgress(SilentProgress):
+class LoggingProgress(Progress):
     """For library calls: what the user should know is a warning, all the rest is information for who asks for it.
 
     Uses the logger ``advisor``, which a training script can silence or redirect like any other.

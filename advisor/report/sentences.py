@@ -45,17 +45,13 @@ def fidelity_sentence(winner: Candidate) -> str:
     """How far its training is from plain training; empty for plain training itself."""
     if not winner.policy.methods and winner.fidelity is Fidelity.EXACT:
         return ""
-    text = _FIDELITY[winner.fidelity]
-    compared = comparison_sentence(winner)
-    if winner.guard is not None:
-        return f"{text}. {compared}"
-    if winner.loss_drift is None:
-        return f"{text}. {compared}" if compared else f"{text}; its loss was not compared with plain training's."
-    first = (
-        f"{text}: its first losses differ by {format_percent(winner.loss_drift)} "
-        f"({format_percent(drift_tolerance(winner.fidelity))} is tolerated)."
-    )
-    return f"{first} {compared}" if compared else first
+    text, compared = _FIDELITY[winner.fidelity], comparison_sentence(winner)
+    if winner.guard is None and winner.loss_drift is not None:
+        drift, tolerated = format_percent(winner.loss_drift), format_percent(drift_tolerance(winner.fidelity))
+        text += f": its first losses differ by {drift} ({tolerated} is tolerated)"
+    elif not compared:
+        text += "; its loss was not compared with plain training's"
+    return f"{text}. {compared}".rstrip()
 
 
 def compared_sentence(answer: Recommendation) -> str:

@@ -6,9 +6,8 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.ranking import measurement_of, noise_of_lead
+from advisor.decide.ranking import noise_of_lead, simplicity
 from advisor.decide.score import gain, score
-from advisor.decide.simplicity import simplicity
 from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
@@ -25,7 +24,7 @@ from advisor.report.sentences import (
 )
 from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
-from advisor.report.wording import early_words, gain_words, subject_words, training_words
+from advisor.report.wording import early_words, gain_words, peak_words, subject_words, training_words
 from advisor.search.space.space import Combination
 from advisor.text.units import (
     format_bytes,
@@ -50,15 +49,7 @@ def explained(recommendation: Recommendation, goal: Goal) -> Recommendation:
 
 
 def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
-    """Explain a choice, the most important first.
-
-    Args:
-        recommendation: The choice.
-        goal: What was asked for.
-
-    Returns:
-        Sentences; together they read as one paragraph.
-    """
+    """Explain a choice, the most important first, in sentences that together read as one paragraph."""
     if goal.kind is GoalKind.CHEAPEST:
         return explain_cheapest(recommendation, goal)
     if recommendation.growth is not None:
@@ -72,7 +63,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         _runner_up(recommendation, goal),
         _fastest_that_may_not_win(recommendation, goal),
         _what_limits(recommendation, goal),
-        *_what_may_change(recommendation.winner),
+        *(get_method(use.name).rests_on for use in recommendation.winner.policy.methods),
         fidelity_sentence(recommendation.winner),
         compared_sentence(recommendation),
         untried_sentence(recommendation),
@@ -86,7 +77,7 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     baseline = answer.baseline
     if promise is None or baseline is None:
         return _what(answer.winner), _against_baseline(answer, goal)
-    rate = _rate(baseline)
+    rate = baseline.samples_per_second
     spread = format_times_spread(promise.low, promise.high, promise.value)
     return (
         f"{subject_words(answer.winner)} is {format_times(promise.value)} as fast as the baseline, {spread} "
@@ -98,29 +89,28 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
 
 def _speed(answer: Recommendation, goal: Goal) -> tuple[str, ...]:
     """The speed that training will see: if it waits for its data, that comes before the speed of steps alone."""
-    first, *others = _promise(answer, goal)
+    first, second = _promise(answer, goal)
     waits = _data_bound(answer)
     if not waits:
-        return first, *others
-    return waits, f"Where batches arrive in time, {first[0].lower()}{first[1:]}", *others
+        return first, second
+    return waits, f"Where batches arrive in time, {first[0].lower()}{first[1:]}", second
 
 
 def _data_bound(answer: Recommendation) -> str:
     """The speed of a whole step if making a batch takes longer than training on it."""
-    own = measurement_of(answer.winner)
+    own = answer.winner.measured
     if own.making_seconds <= own.step_seconds:
         return ""
     making, samples = format_seconds(own.making_seconds), format_count(answer.winner.policy.global_batch, "sample")
     longer = f"make_batch takes {making} for {samples}, longer than the step itself"
     whole = _whole_rate(own)
-    is_known = answer.baseline is not None and measurement_of(answer.baseline).making_seconds > 0
-    if answer.baseline is None or answer.baseline.policy == answer.winner.policy or not is_known:
-        rate = f"{format_rate(whole)} samples/s"
-        return f"{subject_words(answer.winner)} does {rate} when it waits for its data, the bottleneck: {longer}."
-    times = whole / _whole_rate(measurement_of(answer.baseline))
+    subject, baseline = subject_words(answer.winner), answer.baseline
+    if baseline is None or baseline.policy == answer.winner.policy or baseline.measured.making_seconds <= 0:
+        return f"{subject} does {format_rate(whole)} samples/s when it waits for its data, the bottleneck: {longer}."
+    times = format_times(whole / _whole_rate(baseline.measured))
     return (
-        f"{subject_words(answer.winner)} is {format_times(times)} as fast as the baseline when both wait for their "
-        f"data, the bottleneck: {longer}. More loader workers help, methods do not."
+        f"{subject} is {times} as fast as the baseline when both wait for their data, the bottleneck: {longer}. "
+        "More loader workers help, methods do not."
     )
 
 
@@ -131,22 +121,17 @@ def _whole_rate(measured: Measurement) -> float:
 
 def _larger_batch(answer: Recommendation) -> str:
     """What a batch above the user's own changes: no measurement here shows how well it learns."""
-    if answer.baseline is None or answer.winner.policy.global_batch <= answer.baseline.policy.global_batch:
+    samples, own = answer.winner.policy.global_batch, answer.baseline and answer.baseline.policy.global_batch
+    if own is None or samples <= own:
         return ""
-    own = answer.baseline.policy.global_batch
     return (
-        f"A step has {answer.winner.policy.global_batch} samples instead of {own}: choose a new learning rate (a "
-        f"summed loss grows with the batch), or keep the step's size with --global-batch {own}."
+        f"A step has {samples} samples instead of {own}: choose a new learning rate (a summed loss grows with the "
+        f"batch), or keep the step's size with --global-batch {own}."
     )
 
 
-def _what_may_change(winner: Candidate) -> list[str]:
-    """Conditions of the methods' gain that may change."""
-    return [method.rests_on for use in winner.policy.methods if (method := get_method(use.name)).rests_on]
-
-
 def _what(winner: Candidate) -> str:
-    measured = measurement_of(winner)
+    measured = winner.measured
     return (
         f"{subject_words(winner)} runs {format_rate(measured.samples_per_second)} samples/s "
         f"({format_spread(measured.relative_spread)}){early_words(winner)}."
@@ -159,30 +144,9 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     if baseline is None:
         return not_measured_sentence(answer, Role.BASELINE, "The baseline")
     if winner == baseline:
-        fastest = _fastest_eligible(answer, goal)
-        if len(answer.ranking) == 1:
-            return nothing_else_sentence(answer)
-        if measured_too_little(answer):
-            others = len(measured_methods(answer))
-            were = "was" if others == 1 else "were"
-            known = (
-                f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
-            )
-            return f"That is the baseline itself, but {known} beside it: too few to know whether one helps; {GO_ON}."
-        if fastest == winner and _unconfirmed(answer, goal):
-            return (
-                "That is the baseline itself: what led during the search showed no gain beyond the noise when it was "
-                "confirmed. Keep what you have; to continue the search, run the same command when the machine is idle."
-            )
-        if fastest == winner:
-            return "That is the baseline itself, and nothing measured was faster: use no method."
-        lead = format_percent(_gain(fastest, baseline, goal))
-        return (
-            f"That is the baseline itself: the fastest, {training_words(fastest)}, led by {lead}, inside the noise of "
-            f"{noise}. Use no method."
-        )
+        return _baseline_itself(answer, goal)
     ahead = _gain(winner, baseline, goal)
-    reference = f"the baseline ({training_words(baseline)}: {format_rate(_rate(baseline))})"
+    reference = f"the baseline ({training_words(baseline)}: {format_rate(baseline.samples_per_second)})"
     if answer.tie:
         return f"It ties with {reference}: {gain_words(ahead)}, inside the noise of {noise}."
     if ahead >= 0:
@@ -191,6 +155,27 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     assert reason is not None or is_outpaced(baseline), "an eligible baseline that is faster would have won"
     lead = format_percent(_gain(baseline, winner, goal))
     return f"The baseline ({training_words(baseline)}) is {lead} faster, but {reason}."
+
+
+def _baseline_itself(answer: Recommendation, goal: Goal) -> str:
+    if len(answer.ranking) == 1:
+        return nothing_else_sentence(answer)
+    text, fastest = "That is the baseline itself", _fastest_eligible(answer, goal)
+    if measured_too_little(answer):
+        others = len(measured_methods(answer))
+        were = "was" if others == 1 else "were"
+        known = f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
+        return f"{text}, but {known} beside it: too few to know whether one helps; {GO_ON}."
+    if fastest == answer.winner and _unconfirmed(answer, goal):
+        return (
+            f"{text}: what led during the search showed no gain beyond the noise when it was confirmed. Keep what you "
+            "have; to continue the search, run the same command when the machine is idle."
+        )
+    if fastest == answer.winner:
+        return f"{text}, and nothing measured was faster: use no method."
+    lead, noise = format_percent(_gain(fastest, answer.winner, goal)), format_percent(answer.noise)
+    fastest_words = training_words(fastest)
+    return f"{text}: the fastest, {fastest_words}, led by {lead}, inside the noise of {noise}. Use no method."
 
 
 def _unconfirmed(answer: Recommendation, goal: Goal) -> bool:
@@ -206,11 +191,10 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
     winner, tuned = answer.winner, answer.hand_tuned
     if tuned is None or tuned == winner:
         return hand_tuned_sentence(answer)
-    ahead = _gain(winner, tuned, goal)
-    noise = _noise(answer, winner, tuned)
+    ahead, noise = _gain(winner, tuned, goal), noise_of_lead(winner, tuned, answer.repeats)
     # A measurement of the search does not compare with one of a confirmation at another time.
     confirmed = answer.confirmation is not None and answer.confirmation.promise is not None
-    rate = "" if confirmed else f": {format_rate(_rate(tuned))}"
+    rate = "" if confirmed else f": {format_rate(tuned.samples_per_second)}"
     reference = f"the hand-tuned default ({training_words(tuned)}{rate})"
     reason = why_not_eligible(tuned, goal)
     if reason is not None and ahead < 0:
@@ -228,65 +212,55 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
     if not others:
         return ""
     first = others[0]
-    behind = _gain(winner, first, goal)
-    noise = format_percent(_noise(answer, winner, first))
+    behind, noise = _gain(winner, first, goal), noise_of_lead(winner, first, answer.repeats)
     if behind < 0:
         if winner == answer.baseline and first == _fastest_eligible(answer, goal):
             return ""  # said of the baseline already
         faster = format_percent(_gain(first, winner, goal))
         return (
-            f"Faster by {faster}, inside the noise of {noise}, was {training_words(first)}; "
+            f"Faster by {faster}, inside the noise of {format_percent(noise)}, was {training_words(first)}; "
             f"the winner {_simpler(winner, first)}."
         )
-    if behind <= _noise(answer, winner, first) and not first.loses_to_larger_batch:
-        return f"The runner-up, {training_words(first)}, is equal within the noise of {noise}."
+    if behind <= noise and not first.loses_to_larger_batch:
+        return f"The runner-up, {training_words(first)}, is equal within the noise of {format_percent(noise)}."
     return f"The runner-up, {training_words(first)}, is {format_percent(behind / (1 + behind))} slower."
 
 
 def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
     first = answer.ranking[0]
-    reason = why_not_eligible(first, goal)
-    if reason is None or first in (answer.baseline, answer.hand_tuned) or _rate(first) <= _rate(answer.winner):
+    reason, faster = why_not_eligible(first, goal), _gain(first, answer.winner, goal)
+    if reason is None or first in (answer.baseline, answer.hand_tuned) or faster <= 0:
         return ""
-    return f"{format_percent(_gain(first, answer.winner, goal))} faster was {training_words(first)}, but {reason}."
+    return f"{format_percent(faster)} faster was {training_words(first)}, but {reason}."
 
 
 def _what_limits(answer: Recommendation, goal: Goal) -> str:
-    winner = answer.winner
-    memory = measurement_of(winner).memory
-    limit_bytes = goal.limit_on(winner.policy.gpu_count)
-    share = memory.peak_bytes / limit_bytes
-    limit = format_bytes(limit_bytes)
-    use = f"The winner's peak of {format_bytes(memory.peak_bytes)} is {format_percent(share)} of the {limit} limit"
+    winner, memory = answer.winner, answer.winner.measured.memory
+    share = memory.peak_bytes / goal.limit_on(winner.policy.gpu_count)
+    use = f"The winner's {peak_words(winner, goal)}"
     if memory.peak_resident_bytes is not None:
         use += f" (its process held {format_bytes(memory.peak_resident_bytes)}, libraries included)"
-    larger = [
-        one
-        for one in answer.ranking
-        if Combination.of(one.policy) == Combination.of(winner.policy)
-        and one.policy.micro_batch > winner.policy.micro_batch
-    ]
-    if larger:
-        best = max(larger, key=_rate)
+    own = Combination.of(winner.policy)
+    same = (one for one in answer.ranking if Combination.of(one.policy) == own)
+    larger = (one for one in same if one.policy.micro_batch > winner.policy.micro_batch)
+    best = max(larger, key=lambda one: one.samples_per_second, default=None)
+    if best is not None:
         change = _gain(best, winner, goal)
         word = "slower" if change < 0 else "faster"
         return f"{use}; at batch {best.policy.micro_batch} the same methods are {format_percent(abs(change))} {word}."
-    if share >= _NEAR_LIMIT:
-        return f"{use}: memory limits the batch."
-    return f"{use}: memory does not limit the batch."
+    return f"{use}: memory {'limits' if share >= _NEAR_LIMIT else 'does not limit'} the batch."
 
 
 def _simpler(winner: Candidate, other: Candidate) -> str:
     mine, theirs = simplicity(winner), simplicity(other)
-    if mine[0] != theirs[0]:
-        return f"is simpler ({format_count(mine[0], 'method')} instead of {theirs[0]})"
-    if mine[1] != theirs[1]:
-        return f"changes less ({winner.fidelity.value} instead of {other.fidelity.value})"
-    if mine[2] != theirs[2]:
-        return f"needs fewer devices ({mine[2]} instead of {theirs[2]})"
-    if mine[3] != theirs[3]:
-        return f"needs a smaller batch ({mine[3]} instead of {theirs[3]})"
-    return "is no more complicated"
+    reasons = (
+        f"is simpler ({format_count(mine[0], 'method')} instead of {theirs[0]})",
+        f"changes less ({winner.fidelity.value} instead of {other.fidelity.value})",
+        f"needs fewer devices ({mine[2]} instead of {theirs[2]})",
+        f"needs a smaller batch ({mine[3]} instead of {theirs[3]})",
+    )
+    found = (reason for reason, own, its in zip(reasons, mine, theirs, strict=False) if own != its)
+    return next(found, "is no more complicated")
 
 
 def _eligible(answer: Recommendation, goal: Goal) -> list[Candidate]:
@@ -297,13 +271,5 @@ def _fastest_eligible(answer: Recommendation, goal: Goal) -> Candidate:
     return next(iter(_eligible(answer, goal)), answer.winner)
 
 
-def _noise(answer: Recommendation, first: Candidate, second: Candidate) -> float:
-    return noise_of_lead(first, second, answer.repeats)
-
-
 def _gain(candidate: Candidate, reference: Candidate, goal: Goal) -> float:
     return gain(score(candidate, goal), score(reference, goal), goal.kind)
-
-
-def _rate(candidate: Candidate) -> float:
-    return measurement_of(candidate).samples_per_second

@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.decide.candidate import Candidate, FrontierPoint, Recommendation, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import why_not_eligible
-from advisor.decide.ranking import measurement_of
+from advisor.decide.preference import limit_of
 from advisor.goal import Goal, Preference
 from advisor.report.points import ITERATIONS
 from advisor.report.sentences import (
@@ -15,9 +15,8 @@ from advisor.report.sentences import (
     nothing_else_sentence,
     untried_sentence,
 )
-from advisor.report.wording import early_words, price_words, subject_words, training_words
+from advisor.report.wording import early_words, peak_words, price_words, subject_words, training_words
 from advisor.text.units import (
-    format_bytes,
     format_count,
     format_duration,
     format_joules,
@@ -33,15 +32,7 @@ _ALTERNATIVES = 3
 
 
 def explain_cheapest(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
-    """Explain a pick, the most important first.
-
-    Args:
-        recommendation: The choice, with its frontier.
-        goal: What was asked for.
-
-    Returns:
-        Sentences; together they read as one paragraph.
-    """
+    """Explain a pick, the most important first, in sentences that together read as one paragraph."""
     sentences = [
         _what(recommendation.winner, goal),
         _why_this_point(recommendation, goal.preference),
@@ -50,7 +41,7 @@ def explain_cheapest(recommendation: Recommendation, goal: Goal) -> tuple[str, .
         _against_hand_tuned(recommendation, goal),
         _whole_run(recommendation.winner, goal),
         _energy(recommendation, goal),
-        _memory(recommendation.winner, goal),
+        f"Its {peak_words(recommendation.winner, goal)}.",
         fidelity_sentence(recommendation.winner),
         untried_sentence(recommendation),
     ]
@@ -58,29 +49,21 @@ def explain_cheapest(recommendation: Recommendation, goal: Goal) -> tuple[str, .
 
 
 def _what(winner: Candidate, goal: Goal) -> str:
-    measured, price = measurement_of(winner), goal.price
+    measured, price = winner.measured, goal.price
     assert price is not None
     return (
         f"{subject_words(winner)} takes {format_seconds(measured.step_seconds)} "
         f"({format_spread(measured.relative_spread)}) per iteration{early_words(winner)} and costs "
-        f"{_dollars(cost_of(winner, goal).usd)} at {price_words(price)}."
+        f"{_dollars(cost_of(winner, goal).cost_usd)} at {price_words(price)}."
     )
 
 
 def _why_this_point(answer: Recommendation, preference: Preference) -> str:
     frontier = answer.frontier
     assert frontier is not None
-    if preference.max_latency_seconds is not None:
-        return f"It is the cheapest with at most {format_seconds(preference.max_latency_seconds)} per iteration."
-    if preference.max_cost_usd is not None:
-        iterations = format_count(preference.iterations or 1, "iteration")
-        return f"It is the fastest for at most {format_usd(preference.max_cost_usd)} for {iterations}."
-    if preference.deadline_seconds is not None:
-        assert preference.iterations is not None
-        return (
-            f"It is the cheapest that finishes {format_count(preference.iterations, 'iteration')} within "
-            f"{format_duration(preference.deadline_seconds)}."
-        )
+    limit = limit_of(preference)
+    if limit is not None:
+        return f"It is the {'fastest' if limit.verb == 'cost' else 'cheapest'} that {limit.verb}s {limit.words}."
     if len(frontier.points) == 1:
         return "Nothing measured is cheaper or faster beyond the noise."
     return "It is the knee of the frontier, where cost x latency is least; --max-latency or --max-cost picks another."
@@ -90,13 +73,12 @@ def _alternatives(answer: Recommendation) -> list[str]:
     """The trade-offs of the other points, the nearest first."""
     frontier = answer.frontier
     assert frontier is not None
-    positions = [position for position in range(len(frontier.points)) if position != frontier.pick]
-    positions.sort(key=lambda position: abs(position - frontier.pick))
     candidates = {one.policy.key: one for one in answer.ranking}
     picked = frontier.points[frontier.pick]
+    nearest = sorted(enumerate(frontier.points), key=lambda one: abs(one[0] - frontier.pick))
     return [
         f"{_trade(point, picked)}: {training_words(candidates[point.policy.key])}."
-        for point in (frontier.points[position] for position in positions[:_ALTERNATIVES])
+        for _, point in nearest[1 : 1 + _ALTERNATIVES]
     ]
 
 
@@ -138,7 +120,7 @@ def _compared(winner: Candidate, other: Candidate, goal: Goal, name: str) -> str
     mine, theirs = cost_of(winner, goal), cost_of(other, goal)
     faster = theirs.latency_seconds / mine.latency_seconds
     time = f"is {faster:.2f} times as fast" if faster >= 1 else f"takes {1 / faster:.2f} times as long"
-    change = mine.usd / theirs.usd - 1
+    change = mine.cost_usd / theirs.cost_usd - 1
     cost = f"costs {format_percent(abs(change))} {'more' if change > 0 else 'less'}" if change else "costs as much"
     return f"Against {name} ({_measured_words(other, goal)}) it {time} and {cost}"
 
@@ -147,11 +129,9 @@ def _whole_run(winner: Candidate, goal: Goal) -> str:
     iterations = goal.preference.iterations
     if iterations is None:
         return ""
-    run = cost_of(winner, goal).times(iterations)
-    return (
-        f"{format_count(iterations, 'iteration')} take {format_duration(run.latency_seconds)} and cost "
-        f"{format_usd(run.usd)}."
-    )
+    one = cost_of(winner, goal)
+    time, cost = format_duration(one.latency_seconds * iterations), format_usd(one.cost_usd * iterations)
+    return f"{format_count(iterations, 'iteration')} take {time} and cost {cost}."
 
 
 def _energy(answer: Recommendation, goal: Goal) -> str:
@@ -173,15 +153,9 @@ def _energy(answer: Recommendation, goal: Goal) -> str:
     return f"{text}."
 
 
-def _memory(winner: Candidate, goal: Goal) -> str:
-    peak = measurement_of(winner).memory.peak_bytes
-    limit = goal.limit_on(winner.policy.gpu_count)
-    return f"Its peak of {format_bytes(peak)} is {format_percent(peak / limit)} of the {format_bytes(limit)} limit."
-
-
 def _measured_words(candidate: Candidate, goal: Goal) -> str:
     cost = cost_of(candidate, goal)
-    return f"{training_words(candidate)}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.usd)}"
+    return f"{training_words(candidate)}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.cost_usd)}"
 
 
 def _dollars(usd_per_iteration: float) -> str:

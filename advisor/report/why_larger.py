@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeOutcome
 from advisor.decide.growth import plain_among
-from advisor.decide.ranking import measurement_of
 from advisor.goal import Goal
 from advisor.report.sentences import GO_ON
 from advisor.report.wording import combination_words, parameters_words, training_words
@@ -17,13 +16,7 @@ __all__ = ["explain_size"]
 
 
 def explain_size(answer: Recommendation, growth: Growth, goal: Goal) -> tuple[str, ...]:
-    """Explain the choice of a size, the most important first; sentences with nothing to say are empty.
-
-    Args:
-        answer: The choice.
-        growth: Its table of sizes.
-        goal: What was asked for.
-    """
+    """Explain the choice of a size, the most important first; sentences with nothing to say are empty."""
     return (
         _what(answer.winner, growth, goal, answer.baseline),
         _against_own(answer.winner, growth),
@@ -38,12 +31,12 @@ def _what(winner: Candidate, growth: Growth, goal: Goal, baseline: Candidate | N
     share = goal.floor.share_of_baseline if goal.floor is not None else None
     if share is not None and baseline is not None:
         plainly = _plain_words(Combination.of(baseline.policy))
-        floor += f" ({share:g} times the {format_rate(_rate(baseline))} of {plainly} at its own size)"
+        floor += f" ({share:g} times the {format_rate(baseline.samples_per_second)} of {plainly} at its own size)"
     trained = "trained with" if winner.policy.methods else "with"
     return (
         f"The largest size found that keeps {floor} is {size_words(winner.model_size)} with {_parameters(winner)}: "
-        f"{trained} {training_words(winner)} it runs {format_rate(_rate(winner))} samples/s "
-        f"({format_spread(measurement_of(winner).relative_spread)})."
+        f"{trained} {training_words(winner)} it runs {format_rate(winner.samples_per_second)} samples/s "
+        f"({format_spread(winner.measured.relative_spread)})."
     )
 
 
@@ -73,10 +66,10 @@ def _against_plain(answer: Recommendation, growth: Growth) -> str:
     if plain is None:
         return f"{name} kept the floor at no size that was tried."
     if plain.size_order == winner.size_order:
-        return f"{name} keeps the floor at this size too, at {format_rate(_rate(plain))} samples/s."
+        return f"{name} keeps the floor at this size too, at {format_rate(plain.samples_per_second)} samples/s."
     return (
         f"{name} keeps it up to {size_words(plain.model_size)} ({_parameters(plain)}, "
-        f"{format_rate(_rate(plain))} samples/s)."
+        f"{format_rate(plain.samples_per_second)} samples/s)."
     )
 
 
@@ -105,16 +98,15 @@ def _ended(one: SizeOutcome, limit_bytes: int) -> str:
 def _memory(winner: Candidate, growth: Growth, goal: Goal) -> str:
     if growth.memory_per_unit is None or growth.fits_up_to is None:
         return ""
-    unit = growth.measure
-    reach = parameters_words(growth.fits_up_to) if unit == "parameter" else format_rate(growth.fits_up_to)
+    if growth.measure == "parameter":
+        per_unit = f"{format_rate(growth.memory_per_unit)} bytes"
+        reach = f"{parameters_words(growth.fits_up_to)} parameters"
+    else:
+        per_unit, reach = format_bytes(growth.memory_per_unit), f"{format_rate(growth.fits_up_to)} {growth.measure}"
     limit = format_bytes(goal.limit_on(winner.policy.gpu_count))
-    per_unit = (
-        f"{format_rate(growth.memory_per_unit)} bytes" if unit == "parameter" else format_bytes(growth.memory_per_unit)
-    )
-    noun = "parameters" if unit == "parameter" else unit
     return (
-        f"Predicted from profiling runs: one sample needs {per_unit} more for each {unit}, so that memory alone "
-        f"({limit}) would allow up to {reach} {noun}."
+        f"Predicted from profiling runs: one sample needs {per_unit} more for each {growth.measure}, so that memory "
+        f"alone ({limit}) would allow up to {reach}."
     )
 
 
@@ -125,7 +117,3 @@ def _plain_words(plainly: Combination) -> str:
 
 def _parameters(candidate: Candidate) -> str:
     return f"{parameters_words(candidate.parameter_count or 0)} parameters"
-
-
-def _rate(candidate: Candidate) -> float:
-    return measurement_of(candidate).samples_per_second

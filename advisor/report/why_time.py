@@ -110,28 +110,20 @@ def _change(
 ) -> str:
     """The change per sample in the amount that bounds a phase's time."""
     bound = bound or before.bound
-    noun, show = _AMOUNTS[bound]
-    old, new = _amount(before, bound) / batch, _amount(after, bound) / larger
+    field, noun, show = _AMOUNTS[bound]
+    old, new = getattr(before, field) / batch, getattr(after, field) / larger
     if abs(new - old) <= _SAME * max(old, new):
         return f"with the same {noun} at another rate"
     return f"with {show(new)} {noun} instead of {show(old)}"
 
 
 _AMOUNTS = {
-    Bound.COMPUTE: ("floating-point operations", format_rate),
-    Bound.BANDWIDTH: ("moved", format_bytes),
-    Bound.LAUNCH: ("operators to launch", format_rate),
-    Bound.TRANSFER: ("copied between host and device", format_bytes),
+    Bound.COMPUTE: ("flops", "floating-point operations", format_rate),
+    Bound.BANDWIDTH: ("moved_bytes", "moved", format_bytes),
+    Bound.LAUNCH: ("launches", "operators to launch", format_rate),
+    Bound.TRANSFER: ("transferred_bytes", "copied between host and device", format_bytes),
 }
-
-
-def _amount(phase: PredictedPhase, bound: Bound) -> float:
-    return {
-        Bound.COMPUTE: phase.flops,
-        Bound.BANDWIDTH: phase.moved_bytes,
-        Bound.LAUNCH: phase.launches,
-        Bound.TRANSFER: phase.transferred_bytes,
-    }[bound]
+"""What bounds a phase's time -> the field of the amount, its name for people, how it is formatted."""
 
 
 def _credit(methods: Iterable[Method], phase: Phase) -> str:

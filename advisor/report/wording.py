@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_outpaced
-from advisor.goal import Price
+from advisor.goal import Goal, Price
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
-from advisor.text.units import format_count, format_percent, format_rate, format_spread, format_usd
+from advisor.text.units import format_bytes, format_count, format_percent, format_rate, format_spread, format_usd
 from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import size_words
 
@@ -25,6 +25,7 @@ __all__ = [
     "on_devices",
     "outcome_style",
     "parameters_words",
+    "peak_words",
     "policy_words",
     "price_words",
     "rate_words",
@@ -44,14 +45,9 @@ _OUTCOME_STYLES = {
 
 
 def method_words(use: MethodUse) -> str:
-    """A method as people say it: ``"precision bf16"``, ``"checkpoint every=2"``.
-
-    The name of a parameter is left out where its value says enough.
-    """
-    parts = [use.name]
-    for name, value in sorted(use.parameters.items()):
-        parts.append(value if isinstance(value, str) else f"{name}={value}")
-    return " ".join(parts)
+    """A method as people say it, with its parameters' names only for numbers: ``"checkpoint every=2"``."""
+    parameters = sorted(use.parameters.items())
+    return " ".join([use.name, *(value if isinstance(value, str) else f"{name}={value}" for name, value in parameters)])
 
 
 def methods_words(policy: Policy) -> list[str]:
@@ -100,11 +96,16 @@ def parameters_words(count: float) -> str:
     return f"{count / 1e12:.3g} T"
 
 
+def peak_words(candidate: Candidate, goal: Goal) -> str:
+    """``"peak of 3.1 GiB is 39% of the 8.00 GiB limit"``."""
+    peak, limit = candidate.measured.memory.peak_bytes, goal.limit_on(candidate.policy.gpu_count)
+    return f"peak of {format_bytes(peak)} is {format_percent(peak / limit)} of the {format_bytes(limit)} limit"
+
+
 def batch_words(policy: Policy) -> str:
     """``"16"``, or ``"16 x 4"``: micro-batch x accumulation steps."""
-    if policy.accumulation_steps == 1:
-        return f"{policy.micro_batch}"
-    return f"{policy.micro_batch} x {policy.accumulation_steps}"
+    steps = policy.accumulation_steps
+    return f"{policy.micro_batch}" if steps == 1 else f"{policy.micro_batch} x {steps}"
 
 
 def training_words(candidate: Candidate) -> str:
@@ -132,8 +133,7 @@ def price_words(price: Price) -> str:
 
 def rate_words(candidate: Candidate) -> str:
     """Samples per second, with a mark in front when the timing was ended early."""
-    assert candidate.measurement is not None
-    return ("~" if is_outpaced(candidate) else "") + format_rate(candidate.measurement.samples_per_second)
+    return ("~" if is_outpaced(candidate) else "") + format_rate(candidate.samples_per_second)
 
 
 def role_words(candidate: Candidate) -> str:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from advisor.decide.verdict import Check, Kept, memory_check, speed_check, step_checks
-from advisor.decide.verification import Verification
+from advisor.decide.verdict import Check, Kept, Verification, memory_check, speed_check, step_checks
 from advisor.errors import MethodRefusedError, NothingMeasuredError, WorkloadError
 from advisor.files import PrivateFolder
 from advisor.goal import Fidelity

@@ -36,7 +36,10 @@ def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> 
             f"{what} must begin with ~ only before the name of a user of this machine, but got {quoted(text)}. "
             "Write the whole path, or ./ before it."
         ) from None
-    whole = _absolute(path)
+    try:
+        whole = str(path.absolute())
+    except OSError:  # the working folder was deleted: writing there will report it
+        whole = str(path)
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in whole):
         raise error(
             f"{what} must be a path in UTF-8 without control characters, but got {quoted(whole)}. "
@@ -51,10 +54,3 @@ def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> 
                 "Use a shorter name."
             ) from None
     return path
-
-
-def _absolute(path: Path) -> str:
-    try:
-        return str(path.absolute())
-    except OSError:  # the working folder was deleted: writing there will report it
-        return str(path)

@@ -23,9 +23,7 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        character if _is_harmless(character) or character in "\n\t" else _escape(character) for character in text
-    )
+    return "".join(character if character in "\n\t" else _escaped(character) for character in text)
 
 
 def shown(value: object, longest: int = _LONGEST) -> str:
@@ -39,13 +37,10 @@ def shown(value: object, longest: int = _LONGEST) -> str:
         >>> shown("two\nlines"), len(shown("9" * 400))
         ('two\\nlines', 120)
     """
-    text = (
-        os.fspath(value) if isinstance(value, os.PathLike) else value if isinstance(value, str) else _represented(value)
-    )
-    text = "".join(
-        character if _is_harmless(character) else _escape(character) for character in _shortened(text, longest)
-    )
-    return _shortened(text, longest)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    text = _shortened(value if isinstance(value, str) else _represented(value), longest)
+    return _shortened("".join(map(_escaped, text)), longest)
 
 
 def quoted(value: object) -> str:
@@ -71,9 +66,6 @@ def _shortened(text: str, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else f"{text[: longest - 43]}...{text[-40:]}"
 
 
-def _is_harmless(character: str) -> bool:
-    return character.isprintable() or unicodedata.category(character) not in _STEERING
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+def _escaped(character: str) -> str:
+    harmless = character.isprintable() or unicodedata.category(character) not in _STEERING
+    return character if harmless else character.encode("unicode_escape").decode()

@@ -33,33 +33,28 @@ def whole(value: Any, name: str, *, least: int = 1, most: int = MOST, fix: str =
     Args:
         value: The given value; a library's integer type is accepted.
         name: Of the option, for the message.
-        least: The smallest that is valid.
+        least: The smallest valid number.
         most: The largest.
         fix: What to do about it, as a sentence.
 
     Raises:
         OptionError: It is none, or outside its bounds.
     """
-    advice = f" {fix}" if fix else ""
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise OptionError(f"{name} must be a whole number, but got {quoted(value)}.{advice}") from None
-    if number < least:
-        raise OptionError(f"{name} must be at least {least}, but got {quoted(number)}.{advice}")
-    if number > most:
-        raise OptionError(f"{name} must be at most {most}, but got {quoted(number)}.{advice}")
-    return number
+        number = None
+    if number is None:
+        rule, got = "a whole number", quoted(value)
+    elif least <= number <= most:
+        return number
+    else:
+        rule, got = f"at least {least}" if number < least else f"at most {most}", quoted(number)
+    raise OptionError(f"{name} must be {rule}, but got {got}.{f' {fix}' if fix else ''}")
 
 
 def check_above_zero(value: Any, name: str) -> None:
     """Check a number such as a price.
-
-    Args:
-        value: What was given.
-        name: Of the option, for the message.
 
     Raises:
         OptionError: It is none, not above zero, or not finite.
@@ -76,13 +71,7 @@ def check_above_zero(value: Any, name: str) -> None:
 
 
 def whole_variable(environment: Mapping[str, str], name: str, *, default: int, least: int) -> int:
-    """The whole number in a variable of a launcher.
-
-    Args:
-        environment: The variables.
-        name: Which.
-        default: Where it is not set, or empty.
-        least: The smallest that is valid.
+    """The whole number in a variable of a launcher, or the default where it is not set, or empty.
 
     Raises:
         OptionError: It is no whole number from ``least``.

@@ -47,11 +47,7 @@ def decode_record(data: bytes, kind: Any) -> Any: ...
 
 
 def decode_record(data: bytes, kind: Any) -> Any:
-    """Read a record.
-
-    Args:
-        data: The bytes written.
-        kind: Type of the record.
+    """Read a record of a type.
 
     Raises:
         DamagedError: It is not JSON, or not of that type: also for text that is not UTF-8, numbers beyond 64 bits,

@@ -36,22 +36,13 @@ __all__ = [
 MOST_BYTES = 2**60
 """More than any device has, and small enough for every file and message."""
 
-_BYTE_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+_BYTE_UNITS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgt", 1):
+    _BYTE_UNITS |= {f"{_prefix}b": 1000**_power, f"{_prefix}ib": 1024**_power}
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(h|ms|m|s)", re.IGNORECASE)
 _DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
-"""From the largest, in the order in which they may follow each other."""
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in _DURATION_UNITS))
+"""Each unit at most once, from the largest."""
 
 
 class Rounding(enum.Enum):
@@ -65,10 +56,6 @@ class Rounding(enum.Enum):
 def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
     """Read an amount of memory such as ``"8GiB"``, ``"8GB"``, ``"512MiB"`` or a plain number of bytes.
 
-    Args:
-        text: What the user wrote.
-        option: Name of the option, for the message.
-
     Raises:
         OptionError: It is not a positive amount with a known unit.
 
@@ -77,30 +64,18 @@ def parse_bytes(text: str, *, option: str = "--memory-limit") -> int:
         (8589934592, 8000000000, 1572864)
     """
     match = _BYTES.fullmatch(text)
-    factor = _BYTE_UNITS.get(match.group(2).lower()) if match else None
+    factor = _BYTE_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise OptionError(
-            f"{option} must be a number with a unit (GiB, MiB, GB, MB), but got {quoted(text)}. Write for example 8GiB."
-        )
-    amount = float(match.group(1)) * factor
-    if amount < 1:
-        raise OptionError(f"{option} must be above zero, but got {quoted(text)}. Write for example 8GiB.")
-    if amount > MOST_BYTES:
-        raise OptionError(
-            f"{option} must be at most {MOST_BYTES} bytes, but got {quoted(text)}. Write for example 8GiB."
-        )
-    return math.floor(amount)
+        rule = "a number with a unit (GiB, MiB, GB, MB)"
+    elif 1 <= (amount := float(match[1]) * factor) <= MOST_BYTES:
+        return math.floor(amount)
+    else:
+        rule = "above zero" if amount < 1 else f"at most {MOST_BYTES} bytes"
+    raise OptionError(f"{option} must be {rule}, but got {quoted(text)}. Write for example 8GiB.")
 
 
 def parse_duration(text: str, *, option: str = "--time-limit") -> float:
-    """Read a duration such as ``"5m"``, ``"90s"``, ``"1h30m"`` or ``"200ms"``; a plain number means seconds.
-
-    Args:
-        text: What the user wrote.
-        option: Name of the option, for the message.
-
-    Returns:
-        Seconds.
+    """Read a duration such as ``"5m"``, ``"90s"``, ``"1h30m"`` or ``"200ms"``, in seconds like a plain number.
 
     Raises:
         OptionError: It is not a positive duration.
@@ -109,22 +84,19 @@ def parse_duration(text: str, *, option: str = "--time-limit") -> float:
         >>> parse_duration("5m"), parse_duration("1h30m"), parse_duration("90"), parse_duration("200ms")
         (300.0, 5400.0, 90.0, 0.2)
     """
-    compact = text.strip()
-    fix = "Write for example 90s, 5m, 1h30m or 200ms."
+    compact = text.strip().lower()
     if re.fullmatch(r"\d+(?:\.\d+)?", compact):
-        seconds = float(compact)
+        compact += "s"
+    match = _DURATION.fullmatch(compact)
+    numbers = match.groupdict("0") if match else {}
+    seconds = sum(float(number) * _DURATION_UNITS[unit] for unit, number in numbers.items())
+    if not match or not compact:
+        rule = "hours, minutes and seconds"
+    elif 0 < seconds <= MOST:
+        return seconds
     else:
-        parts = _DURATION_PART.findall(compact)
-        rest = _DURATION_PART.sub("", compact).strip()
-        units = [unit.lower() for _, unit in parts]
-        if not parts or rest or units != [unit for unit in _DURATION_UNITS if unit in units]:
-            raise OptionError(f"{option} must be hours, minutes and seconds, but got {quoted(text)}. {fix}")
-        seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
-    if not seconds > 0:
-        raise OptionError(f"{option} must be longer than zero, but got {quoted(text)}. {fix}")
-    if seconds > MOST:
-        raise OptionError(f"{option} must be at most {MOST} seconds, but got {quoted(text)}. {fix}")
-    return seconds
+        rule = f"at most {MOST} seconds" if seconds else "longer than zero"
+    raise OptionError(f"{option} must be {rule}, but got {quoted(text)}. Write for example 90s, 5m, 1h30m or 200ms.")
 
 
 def format_bytes(count: int | float, rounding: Rounding = Rounding.NEAREST) -> str:
@@ -138,12 +110,13 @@ def format_bytes(count: int | float, rounding: Rounding = Rounding.NEAREST) -> s
     """
     sign = "-" if count < 0 else ""
     amount = float(abs(count))
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        # 999.5 would be printed as 1000: three digits belong to the next unit from there on.
-        if amount < (1024 if unit == "B" else 999.5):
-            return f"{sign}{amount:.0f} B" if unit == "B" else f"{sign}{_three_digits(amount, rounding)} {unit}"
+    if amount < 1024:
+        return f"{sign}{amount:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
         amount /= 1024
-    return f"{sign}{_three_digits(amount, rounding)} TiB"
+        if amount < 999.5 or unit == "TiB":  # from there on it would be printed as 1000
+            break
+    return f"{sign}{_three_digits(amount, rounding)} {unit}"
 
 
 def format_rate(per_second: float, rounding: Rounding = Rounding.NEAREST) -> str:
@@ -170,11 +143,8 @@ def format_seconds(seconds: float, rounding: Rounding = Rounding.NEAREST) -> str
         >>> format_seconds(1.5), format_seconds(0.0123), format_seconds(125.0)
         ('1.50 s', '12.3 ms', '125 s')
     """
-    if seconds >= 0.9995:
-        return f"{_three_digits(seconds, rounding)} s"
-    if seconds >= 0.9995e-3:
-        return f"{_three_digits(seconds * 1e3, rounding)} ms"
-    return f"{_three_digits(seconds * 1e6, rounding)} µs"
+    factor, unit = (1, "s") if seconds >= 0.9995 else (1e3, "ms") if seconds >= 0.9995e-3 else (1e6, "µs")
+    return f"{_three_digits(seconds * factor, rounding)} {unit}"
 
 
 def format_usd(amount: float, rounding: Rounding = Rounding.NEAREST) -> str:
@@ -229,15 +199,12 @@ def format_percent(share: float) -> str:
     """
     percent = share * 100
     size = abs(percent)
-    if size == 0:
+    if not size:
         return "0%"
-    if size >= 9.95:
-        return f"{percent:.0f}%"
-    if size >= 0.1:
-        return f"{percent:.1f}%"
-    if size >= 0.0005:
-        return f"{percent:.3f}%"
-    return "<0.001%"
+    if size < 0.0005:
+        return "<0.001%"
+    decimals = 0 if size >= 9.95 else 1 if size >= 0.1 else 3
+    return f"{percent:.{decimals}f}%"
 
 
 def format_spread(share: float) -> str:

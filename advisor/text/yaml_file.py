@@ -69,12 +69,7 @@ def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
 
 
 def why_invalid(reason: msgspec.ValidationError, content: Any) -> str:
-    """What is wrong with the content, including the invalid value.
-
-    Args:
-        reason: Raised where it was converted.
-        content: What was converted.
-    """
+    """What is wrong with the content, including the invalid value, by the reason that its conversion failed."""
     message = re.sub(r"(?s)^Invalid enum value .* - at", "Invalid value - at", str(reason))
     path = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", message)
     message = shown(message, longest=300)

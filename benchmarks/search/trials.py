@@ -13,8 +13,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 
-from advisor.decide.contested import contested
-from advisor.decide.repeat import MOST_REPEATED, typical_value, worth_repeating
+from advisor.decide.repeat import MOST_REPEATED, contested, typical_value, worth_repeating
 from advisor.measure.timing import NEAR
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.decide.contested import contested
+from advisor.decide.repeat import contested
 
 
 @pytest.mark.parametrize(

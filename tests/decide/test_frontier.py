@@ -188,7 +188,9 @@ class TestAnyCrowd:
 
     def test_leaving_noise_out_gives_away_no_more_than_noise(self, seed: int) -> None:
         points = frontier(decide(crowd(seed))).points
-        everything = [(cost_of(one, cheapest()).usd, cost_of(one, cheapest()).latency_seconds) for one in crowd(seed)]
+        everything = [
+            (cost_of(one, cheapest()).cost_usd, cost_of(one, cheapest()).latency_seconds) for one in crowd(seed)
+        ]
         assert points[0].cost_usd <= min(cost for cost, _ in everything) * (1 + _NOISE) ** 2
         assert points[-1].latency_seconds <= min(latency for _, latency in everything) * (1 + _NOISE) ** 2
 
@@ -197,10 +199,10 @@ class TestAnyCrowd:
         for limit in (latencies[0], latencies[3], latencies[20]):
             winner = decide(crowd(seed), cheapest(Preference(max_latency_seconds=limit))).winner
             assert cost_of(winner, cheapest()).latency_seconds <= limit
-        costs = sorted(cost_of(one, cheapest()).usd for one in crowd(seed))
+        costs = sorted(cost_of(one, cheapest()).cost_usd for one in crowd(seed))
         for limit in (costs[0], costs[3], costs[20]):
             winner = decide(crowd(seed), cheapest(Preference(max_cost_usd=limit))).winner
-            assert cost_of(winner, cheapest()).usd <= limit
+            assert cost_of(winner, cheapest()).cost_usd <= limit
 
 
 class TestPace:

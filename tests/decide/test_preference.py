@@ -106,8 +106,8 @@ def test_the_limit_that_is_advised_is_met() -> None:
         ),
         (
             Preference(deadline_seconds=600, iterations=1000),
-            "Some policy must finish 1,000 iterations within 10m00s (--deadline), but the fastest takes 16m40s: "
-            "precision(dtype=bf16) on 4 devices. Extend --deadline to that, or allow more --gpus.",
+            "Some policy must take at most 10m00s for 1,000 iterations (--deadline), but the fastest takes 16m40s: "
+            "precision(dtype=bf16) on 4 devices. Raise --deadline to that, or allow more --gpus.",
         ),
     ],
 )

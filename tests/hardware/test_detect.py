@@ -11,7 +11,7 @@ import pytest
 
 from advisor.errors import HardwareError
 from advisor.hardware import cuda_driver, detect, gpus
-from advisor.hardware.cuda_driver import Told, ToldGpu, ask_driver
+from advisor.hardware.cuda_driver import Gpu, GpuList, ask_driver
 from advisor.hardware.detect import choose_device, detect_hardware, list_devices
 from advisor.hardware.hardware import DeviceKind
 from advisor.hardware.host import cpu_name, host_cores, host_memory
@@ -124,14 +124,19 @@ def test_a_gpu_without_memory_of_its_own_has_the_hosts() -> None:
     assert 0 < hardware.free_bytes < hardware.memory_bytes
 
 
-def told(*gpus_: FakeGpu) -> Told:
-    return Told(
+def told(*gpus_: FakeGpu) -> GpuList:
+    return GpuList(
         cuda_version=(13, 0),
         gpus=tuple(
-            ToldGpu(
-                uuid=gpu.uuid, name=gpu.name, memory_bytes=gpu.total, free_bytes=gpu.free, compute_capability=(9, 0)
+            Gpu(
+                index=index,
+                uuid=gpu.uuid,
+                name=gpu.name,
+                memory_bytes=gpu.total,
+                free_bytes=gpu.free,
+                compute_capability=(9, 0),
             )
-            for gpu in gpus_
+            for index, gpu in enumerate(gpus_)
         ),
     )
 
@@ -148,7 +153,7 @@ def test_unequal_gpus_have_cudas_order() -> None:
 
 
 def test_equal_gpus_need_no_look_at_the_driver() -> None:
-    def driver(environment: object) -> Told:
+    def driver(environment: object) -> GpuList:
         raise AssertionError("NVML knows")
 
     assert len(gpus.list_gpus(FakeNvml([FakeGpu("GPU-aaaa-1"), FakeGpu("GPU-bbbb-2")]), ALL, driver).gpus) == 2

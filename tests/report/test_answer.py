@@ -129,10 +129,10 @@ def test_a_lead_that_is_not_seen_again_stands_in_the_title(again: float, lost: b
     ("preference", "said"),
     [
         (Preference(max_latency_seconds=0.31), "That is 320 ms per iteration, above the 310 ms of --max-latency"),
-        (Preference(max_cost_usd=0.00125), "That is $0.00128 for 1 iteration, above the $0.00125 of --max-cost"),
+        (Preference(max_cost_usd=0.00125), "That is $0.00128 for an iteration, above the $0.00125 of --max-cost"),
         (
             Preference(deadline_seconds=310, iterations=1000),
-            "That is 5m20s for 1,000 iterations, longer than the 5m10s of --deadline",
+            "That is 5m20s for 1,000 iterations, above the 5m10s of --deadline",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import msgspec
 from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.score import gain_over
 from advisor.report.answer import AnswerView, confirmation_words
-from advisor.report.growth import GrowthTable
+from advisor.report.growth import growth_table
 from advisor.report.json_documents import json_answer
 from advisor.report.table import RankingTable
 from advisor.report.why import explained
@@ -26,7 +26,7 @@ def answer() -> Recommendation:
 def table(width: int = 80) -> str:
     recommendation = answer()
     assert recommendation.growth is not None
-    return shown(GrowthTable(recommendation, recommendation.growth), width=width)
+    return shown(growth_table(recommendation, recommendation.growth), width=width)
 
 
 def test_plain_training_and_the_winner_stand_side_by_side() -> None:
@@ -65,7 +65,7 @@ def test_when_no_method_reaches_further_the_advice_is_plain_training() -> None:
     assert "No combination of methods that was tried reached a larger size: use no method." in text
     assert "At layers=4 it runs 40.0 samples/s, below the floor." in text
     assert plain.growth is not None
-    assert "winner" not in shown(GrowthTable(plain, plain.growth))
+    assert "winner" not in shown(growth_table(plain, plain.growth))
 
 
 def test_when_no_method_was_tried_nothing_is_said_against_methods() -> None:
@@ -95,12 +95,12 @@ def test_on_several_devices_everything_names_them() -> None:
     assert "trained with checkpoint every=1 + ddp at batch 8 on 2 devices it runs 55.0 samples/s" in text
     assert "Plain training (ddp on 2 devices) keeps it up to layers=3" in text
     assert recommendation.growth is not None
-    shown_table = words(shown(GrowthTable(recommendation, recommendation.growth)))
+    shown_table = words(shown(growth_table(recommendation, recommendation.growth)))
     assert "plain: ddp on 2 devices. winner: checkpoint every=1 + ddp on 2 devices." in shown_table
     alone = explained(chosen(ON_TWO[:2]), HALF)
     assert "No combination of methods was tried" in " ".join(alone.why)
     assert alone.growth is not None
-    assert "winner" not in shown(GrowthTable(alone, alone.growth))
+    assert "winner" not in shown(growth_table(alone, alone.growth))
 
 
 def test_processes_that_share_memory_are_told_their_part_of_the_limit() -> None:

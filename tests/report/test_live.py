@@ -10,7 +10,7 @@ from advisor.decide.candidate import Role
 from advisor.decide.eligible import best_so_far
 from advisor.methods.use import use
 from advisor.report.live import LiveProgress, PlainProgress, open_progress
-from advisor.report.progress import Progress, SilentProgress
+from advisor.report.progress import Progress
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured
 from tests.decide.test_largest import sized
@@ -164,7 +164,7 @@ def test_a_terminal_gets_the_live_display_and_a_pipe_plain_lines(terminal: Conso
 
 
 def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    with SilentProgress() as progress:
+    with Progress() as progress:
         search(progress, Clock())
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""

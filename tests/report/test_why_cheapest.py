@@ -56,13 +56,13 @@ def test_a_faster_point_says_what_it_costs() -> None:
 
 def test_each_preference_is_given_as_the_reason() -> None:
     points = [ONE, TWO, FOUR]
-    assert "It is the cheapest with at most 1.50 s per iteration." in why(
+    assert "It is the cheapest that takes at most 1.50 s per iteration." in why(
         points, cheapest(Preference(max_latency_seconds=1.5))
     )
-    assert "It is the fastest for at most $0.00300 for 1 iteration." in why(
+    assert "It is the fastest that costs at most $0.00300 for an iteration." in why(
         points, cheapest(Preference(max_cost_usd=0.003))
     )
-    assert "It is the cheapest that finishes 1,000 iterations within 25m00s." in why(
+    assert "It is the cheapest that takes at most 25m00s for 1,000 iterations." in why(
         points, cheapest(Preference(deadline_seconds=1500, iterations=1000))
     )
     assert "Nothing measured is cheaper or faster beyond the noise." in why([ONE])

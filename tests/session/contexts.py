@@ -10,7 +10,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate
 from advisor.goal import Goal
-from advisor.report.progress import SilentProgress
+from advisor.report.progress import Progress
 from advisor.search.space.space import ResolvedSpace
 from advisor.session.budget import TimeBudget
 from advisor.session.context import StudyContext
@@ -65,6 +65,6 @@ def study(
         space=SPACE,
         ledger=InMemory(candidates),
         budget=TimeBudget(seconds),
-        progress=SilentProgress(),
+        progress=Progress(),
     )
     return msgspec.structs.replace(whole, **others)

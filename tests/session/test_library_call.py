@@ -15,7 +15,7 @@ import torch
 
 import advisor
 from advisor.errors import OptionError, WorkloadError
-from advisor.report.progress import SilentProgress
+from advisor.report.progress import Progress
 from advisor.session.study import StudyMarker
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import TrialResult
@@ -27,7 +27,7 @@ SHORT: dict[str, Any] = {"search_space": "smoke", "trials": 1, "time_limit": 60}
 GIB = 2**30
 
 
-class Recording(SilentProgress):
+class Recording(Progress):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

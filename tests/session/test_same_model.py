@@ -10,7 +10,7 @@ import pytest
 
 import advisor
 from advisor.errors import OutputFolderError, WorkloadError
-from advisor.report.progress import SilentProgress
+from advisor.report.progress import Progress
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def compute_loss(model, batch):
 """
 
 
-class Noted(SilentProgress):
+class Noted(Progress):
     def __init__(self) -> None:
         self.notes: list[str] = []
 

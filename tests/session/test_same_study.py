@@ -11,7 +11,7 @@ import pytest
 import advisor
 from advisor.errors import OutputFolderError
 from advisor.goal import Preference
-from advisor.report.progress import SilentProgress
+from advisor.report.progress import Progress
 from tests.session.test_devices import CPU, FOUR_GPUS
 from tests.session.workloads import tiny
 
@@ -22,7 +22,7 @@ class StoppedError(Exception):
     """Raised by a test before the first trial."""
 
 
-class StoppingBeforeTrials(SilentProgress):
+class StoppingBeforeTrials(Progress):
     def stage(self, text: str) -> None:
         raise StoppedError
 

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.contested import contested
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
 from advisor.decide.noise import noise_of
-from advisor.decide.repeat import worth_repeating
+from advisor.decide.repeat import contested, worth_repeating
 from advisor.decide.score import gain, score
 from advisor.goal import Goal, GoalKind
 from advisor.measure.timing import NEAR

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.decide.candidate import Recommendation
-from advisor.decide.verdict import Check, Kept
-from advisor.decide.verification import Verification
+from advisor.decide.verdict import Check, Kept, Verification
 from advisor.errors import NothingFitsError
 from advisor.goal import Fidelity, Goal
 from advisor.measure.fidelity import GradientError
