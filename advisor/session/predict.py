@@ -25,7 +25,7 @@ from advisor.text.printable import shown
 from advisor.text.ranges import whole
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
-from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.process.runner import Runner
 from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
 from advisor.workload.workload import WorkloadSource
@@ -192,17 +192,7 @@ def _answered(spec: PredictTrial, tell: Callable[[str], None]) -> PredictResult:
         UserError: The workload or the policy cannot be used.
         NothingPredictedError: There is no prediction.
     """
-
-    def hear(event: RunnerEvent) -> None:
-        if event.kind is RunnerEventKind.WORKER_STARTING:
-            tell("starting")
-        elif event.kind is RunnerEventKind.PROGRESS:
-            tell(event.text)
-
-    with (
-        PrivateFolder("predict") as folder,
-        Runner(folder, on_event=hear) as runner,
-    ):
+    with PrivateFolder("predict") as folder, Runner(folder, tell=tell) as runner:
         result = runner.run(spec)
         printed = runner.tail_of_log(result.key)
     if result.prediction is None:

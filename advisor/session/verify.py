@@ -31,7 +31,7 @@ from advisor.surroundings import check_working_folder
 from advisor.text.units import format_bytes, format_count, format_rate
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.process.runner import Runner
 from advisor.trial.result import ConfirmResult, Result, VerifyResult
 from advisor.trial.spec import ConfirmTrial, PlainLoopTrial, ProbeTrial, TimeTrial, Trial, VerifyTrial
 from advisor.workload.batch_layout import BatchLayout
@@ -85,17 +85,7 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
     hardware = detect_hardware(request.device)
     check_applies(file.policy, None, hardware)
     budget = memory_budget(hardware, request.memory_limit_bytes)
-
-    def hear(event: RunnerEvent) -> None:
-        if event.kind is RunnerEventKind.WORKER_STARTING:
-            tell("starting")
-        elif event.kind is RunnerEventKind.PROGRESS:
-            tell(event.text)
-
-    with (
-        PrivateFolder("verify") as folder,
-        Runner(folder, on_event=hear) as runner,
-    ):
+    with PrivateFolder("verify") as folder, Runner(folder, tell=tell) as runner:
         verifier = _Verifier(request, file, hardware, budget.limit_bytes, StudyFolder(folder), runner)
         return verifier.run()
 

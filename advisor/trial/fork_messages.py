@@ -14,10 +14,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Start a worker. Sent together with its descriptors, and last with that for what it prints.
 
     Attributes:
-        arguments: Of the worker.
         flags: Names of the arguments that tell the numbers of its descriptors.
-        folder: Where it works.
-        environment: Of the worker.
     """
 
     arguments: list[str]
@@ -27,11 +24,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Has a worker's guardian ended?
-
-    Attributes:
-        process: Its number.
-    """
+    """Has a worker's guardian ended?"""
 
     process: int
 
@@ -40,7 +33,6 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Kill what is left of a process group and reap its leader.
 
     Attributes:
-        process: Its number.
         seconds: How long to wait for its end.
     """
 
@@ -49,21 +41,13 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A worker's guardian has been started.
-
-    Attributes:
-        process: Its number, which is that of its group.
-    """
+    """A worker's guardian has been started."""
 
     process: int
 
 
 class Unforkable(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Workers cannot be forked here.
-
-    Attributes:
-        reason: Why not.
-    """
+    """Workers cannot be forked here."""
 
     reason: str
 

@@ -49,12 +49,7 @@ def child_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 class Connection:
-    """A running worker with its guardian, in their own process session.
-
-    Args:
-        start: Starts them, given the descriptors of the pipes.
-        log: File for the worker's output.
-    """
+    """A running worker with its guardian, in their own process session."""
 
     def __init__(self, start: Start, log: Path) -> None:
         request_read, self._requests = os.pipe()
@@ -89,9 +84,6 @@ class Connection:
 
     def receive(self, deadline: float) -> Answer:
         """Receive the next answer; :class:`Exited` if the worker has ended, even if its guardian has too.
-
-        Args:
-            deadline: Moment of ``time.monotonic`` until which to wait.
 
         Raises:
             SilenceError: Nothing came.

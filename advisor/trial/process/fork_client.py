@@ -56,11 +56,7 @@ class UnforkableError(Exception):
 
 
 class ForkServer:
-    """A running process that forks workers.
-
-    Args:
-        environment: Its environment.
-    """
+    """A running process that forks workers."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._lock = threading.RLock()
@@ -209,12 +205,7 @@ def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
 
 
 class _ForkedProcess:
-    """A child of the server, which alone can reap it and see how it ended.
-
-    Args:
-        server: Its parent.
-        process: Its process ID.
-    """
+    """A child of the server, which alone can reap it and see how it ended."""
 
     def __init__(self, server: ForkServer, process: int) -> None:
         self._server = server

@@ -30,12 +30,7 @@ Start = Callable[[Mapping[str, int], int], Process]
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str]) -> Start:
-    """Start processes by executing a program.
-
-    Args:
-        command: Program and first arguments.
-        environment: The program's environment.
-    """
+    """Start processes by executing a program."""
 
     def start(descriptors: Mapping[str, int], output: int) -> Process:
         return _Executed(

@@ -18,12 +18,7 @@ _SHORTEST_SECONDS = 0.001
 
 
 class WorkerStarter:
-    """Starts the workers of one runner.
-
-    Args:
-        command: Program that speaks the worker's protocol.
-        seconds: How long a worker may take to load its libraries.
-    """
+    """Starts the workers of one runner."""
 
     def __init__(self, command: Sequence[str], seconds: float) -> None:
         self._command = tuple(command)

@@ -27,24 +27,14 @@ _ANNOUNCING_LIMIT = datetime.timedelta(minutes=1)
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of ranks.
-
-    Attributes:
-        meeting: Where they find each other.
-        ranks: How many there are on all nodes.
-        entrance: Where ranks of other nodes find the launcher.
-    """
+    """One group of ranks."""
 
     meeting: NetworkMeeting
     ranks: int
     entrance: Entrance
 
     def seats(self, nodes: Nodes) -> list[Seat]:
-        """Of one node.
-
-        Args:
-            nodes: The machines, of which that is one.
-        """
+        """Of one node."""
         count = nodes.local_ranks(self.ranks)
         return [
             Seat(
@@ -70,9 +60,6 @@ def announced(launch: Launch) -> Any:
 
 def join_launch(nodes: Nodes) -> None:
     """Join the launch of the first node until it ends; this process ends with it.
-
-    Args:
-        nodes: The machines, of which this is not the first.
 
     Raises:
         torch.distributed.DistError: The first node has gone away again.

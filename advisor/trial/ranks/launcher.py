@@ -163,4 +163,4 @@ def _run(group: RankGroup, size: int, request: Request, answers: int) -> None:
     except OutputFolderError as error:
         os.write(answers, encode_line(Unwritten(reason=str(error))))
         return
-    os.write(answers, encode_line(Finished(key=spec.key, clean=not verdict.why, why=verdict.why)))
+    os.write(answers, encode_line(Finished(key=spec.key, clean=verdict.clean)))

@@ -30,44 +30,26 @@ _LONGEST_MEETING = datetime.timedelta(minutes=10)
 
 
 class FileMeeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The ranks of one machine meet in a file.
-
-    Attributes:
-        path: As every rank can open it.
-    """
+    """The ranks of one machine meet in a file."""
 
     path: str
 
     def store(self, size: int) -> Any:
-        """What torch.distributed exchanges addresses through.
-
-        Args:
-            size: How many ranks meet.
-        """
+        """What torch.distributed exchanges addresses through."""
         import torch.distributed as dist
 
         return dist.FileStore(self.path, size)  # type: ignore[attr-defined]
 
 
 class NetworkMeeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The ranks of several machines meet at a store of the first one.
-
-    Attributes:
-        host: Of the first machine, as all of them can reach it.
-        port: Where its store listens.
-        run: Tells one launch from another.
-    """
+    """The ranks of several machines meet at a store of the first one."""
 
     host: str
     port: int
     run: str
 
     def store(self, size: int) -> Any:
-        """What torch.distributed exchanges addresses through.
-
-        Args:
-            size: How many ranks meet.
-        """
+        """What torch.distributed exchanges addresses through."""
         import torch.distributed as dist
 
         return dist.PrefixStore(self.run, reached_store(self.host, self.port))  # type: ignore[attr-defined]
@@ -81,9 +63,6 @@ class PrivateFile:
 
     Elsewhere it lies in a folder that is this user's alone. What a launcher that was killed has left of those goes when
     the next one makes its own.
-
-    Args:
-        in_memory: Whether to keep it in memory; by default where that works.
     """
 
     def __init__(self, *, in_memory: bool | None = None) -> None:
@@ -146,10 +125,6 @@ def listening(host: str, port: int = 0) -> socket.socket:
 def served_store(host: str, port: int) -> Any:
     """The store at which several machines meet, served by this process as long as what this returns is held.
 
-    Args:
-        host: How other machines name this one.
-        port: Where it listens.
-
     Raises:
         OSError: Somebody else listens there.
     """
@@ -159,10 +134,6 @@ def served_store(host: str, port: int) -> Any:
 
 def reached_store(host: str, port: int) -> Any:
     """The same store, from any machine.
-
-    Args:
-        host: Of the first machine.
-        port: Where it listens.
 
     Raises:
         torch.distributed.DistError: Nobody does.

@@ -73,13 +73,7 @@ class RankGroup:
         return len(self._joined)
 
     def open_door(self, listener: socket.socket, token: str, ranks: Collection[int]) -> None:
-        """Let ranks of other machines in.
-
-        Args:
-            listener: Where they connect.
-            token: What they show.
-            ranks: Which ones are expected.
-        """
+        """Let ranks of other machines in."""
         self._expected = ranks
         self._door = Door(listener, token, self._selector, self._admit)
 

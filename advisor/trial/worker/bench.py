@@ -29,6 +29,7 @@ from advisor.trial.worker.batch_source import BatchSource
 from advisor.trial.worker.failure import AllocatorRefusals, DivergedError
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.prepared import Prepared
+from advisor.trial.worker.updating import until_updated
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.sizes import accepted
@@ -36,6 +37,7 @@ from advisor.workload.sizes import accepted
 __all__ = ["Bench", "finite"]
 
 _S = TypeVar("_S", bound=Trial[Any])
+_T = TypeVar("_T")
 
 _SEEDS_OF_A_RANK = 1_000_003
 """Distance between the seeds of two ranks: more than a trial has steps."""
@@ -106,12 +108,7 @@ class Bench(Generic[_S]):
     def training(
         self, policy: Policy, *, look: Callable[[torch.nn.Module], None] = lambda model: None
     ) -> Iterator[Training]:
-        """Build the model and apply a policy, with the same parameters and random numbers every time.
-
-        Args:
-            policy: The policy to apply.
-            look: Called with the user's unmodified model.
-        """
+        """Build the model and apply a policy, with the same parameters and random numbers every time."""
 
         def apply(model: torch.nn.Module) -> Training:
             look(model)
@@ -160,6 +157,16 @@ class Bench(Generic[_S]):
     def seed(self, step: int = 0) -> None:
         """Seed all generators for a step: every step and rank has its own random numbers."""
         seed_everything(self.spec.seed + step + self.world.rank * _SEEDS_OF_A_RANK)
+
+    def updated(self, training: Training, attempt: Callable[[], _T], *, step: int | None = None) -> _T:
+        """Attempt a step until the optimizer has run in it, each time from the seed of that step if one is given."""
+
+        def seeded() -> _T:
+            if step is not None:
+                self.seed(step)
+            return attempt()
+
+        return until_updated(training, seeded, self.world.agreed)
 
     def options(self) -> dict[str, Any]:
         """The workload's optional functions and constants, as arguments of :func:`apply_policy`."""

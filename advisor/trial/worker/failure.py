@@ -104,13 +104,7 @@ def failed_result(
 
 
 def is_out_of_memory(error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None) -> bool:
-    """Whether the device's memory, or the limit, was exceeded.
-
-    Args:
-        error: The exception.
-        device: Where the trial ran.
-        refusals: Created when the trial began.
-    """
+    """Whether the device's memory, or the limit, was exceeded."""
     memory = _memory_outcome(error, device, lambda: 0, refusals)
     return memory is not None and memory[0] is Outcome.OUT_OF_MEMORY
 

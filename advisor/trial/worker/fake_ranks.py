@@ -12,11 +12,7 @@ __all__ = ["standing_for_ranks"]
 
 @contextlib.contextmanager
 def standing_for_ranks(count: int) -> Iterator[None]:
-    """Be rank 0 of so many, none of which exists; with one, nothing is changed.
-
-    Args:
-        count: The ranks that train together.
-    """
+    """Be rank 0 of so many, none of which exists; with one, nothing is changed."""
     if count == 1:
         yield
         return

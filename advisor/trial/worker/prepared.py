@@ -44,7 +44,6 @@ class Prepared:
     Attributes:
         identity: Fingerprint of the workload, and the seed.
         threads: Threads of operators in a trial.
-        workload: The user's functions; ``None`` if they could not be loaded.
         model: The model as built without arguments; ``None`` if that failed. A process uses it once.
         built: The storages created with the model.
         host_data: The storages that existed before it: the workload's data.
