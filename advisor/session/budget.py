@@ -22,17 +22,7 @@ _USUAL_TRACE_SECONDS = 3.0
 
 
 class TimeBudget:
-    """The clock of one session.
-
-    Args:
-        limit_seconds: The user's time limit, for everything.
-        clock: A monotonic clock, in seconds.
-        share_of_trial: Share of the limit that one trial may spend on stepping.
-
-    Attributes:
-        durations: How long trials have taken so far.
-        limits: How long each trial may take.
-    """
+    """The clock of one session."""
 
     def __init__(
         self,

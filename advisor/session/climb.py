@@ -26,13 +26,7 @@ combination and most need only show whether they are above or below the floor.""
 
 
 class SizeSearch:
-    """One search over combinations and sizes.
-
-    Args:
-        context: The study, whose goal has a floor.
-        proposer: Proposes combinations and learns how far they got.
-        sized: Evaluates combinations at sizes.
-    """
+    """One search over combinations and sizes."""
 
     def __init__(self, context: StudyContext, proposer: Proposer, sized: SizedTrials) -> None:
         self._proposer = proposer

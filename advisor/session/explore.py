@@ -59,11 +59,7 @@ class Search:
                 self.standings.update(proposer.standings())
 
     def run_over_sizes(self, counts: SizeCounts) -> tuple[str, bool]:
-        """Find the largest size for each combination; the same.
-
-        Args:
-            counts: The sizes with their parameters.
-        """
+        """Find the largest size for each combination; the same."""
         # A combination is proposed once: which batches it is tried at is the climb's affair.
         space = msgspec.structs.replace(self._context.space, batch_fractions=(1.0,))
         sized = SizedTrials(self._context, self._trials, self._guard, counts)

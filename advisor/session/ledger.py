@@ -74,9 +74,6 @@ class Ledger:
     def replace(self, change: Callable[[Candidate], Candidate]) -> None:
         """Apply a change to all candidates at once, or to none.
 
-        Args:
-            change: Returns the changed candidate, or the same one.
-
         Raises:
             OSError: It could not be written; the ledger is as before.
         """
@@ -105,10 +102,6 @@ def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Cand
     These are the baseline, which everything is compared with, and for ``bigger`` every step of a climb. A compared
     candidate that was lost while it was timed may lead again. Other combinations are proposed again, and stay in the
     table until then.
-
-    Args:
-        candidates: Of earlier runs.
-        kind: What to optimize.
     """
     compared = {one.policy.key for one in candidates if one.outcome is Outcome.COMPARED}
 
@@ -121,11 +114,7 @@ def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Cand
 
 
 def lost_candidates(candidates: Sequence[Candidate]) -> int:
-    """Count candidates killed from outside and never measured: they are tried again beyond the trial budget.
-
-    Args:
-        candidates: Of earlier runs.
-    """
+    """Count candidates killed from outside and never measured: they are tried again beyond the trial budget."""
     ends = {Outcome.LOST: set[object](), Outcome.OK: set[object]()}
     for one in candidates:
         if one.outcome in ends:

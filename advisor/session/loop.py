@@ -41,14 +41,7 @@ _NOISE_OF_PROFILING_RUNS = 0.1
 
 
 class SearchLoop:
-    """One search.
-
-    Args:
-        context: The study.
-        proposer: Proposes combinations and learns from their results.
-        evaluator: Turns combinations into candidates; a comparing one times only possible leaders at length.
-        guard: Compares a candidate that would lead with the reference run before it leads.
-    """
+    """One search."""
 
     def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
         self._proposer = proposer
@@ -276,13 +269,7 @@ class SearchLoop:
         self._progress.trial_ended(self._number, candidate, best=self.best(), baseline=self._ledger.baseline)
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
-        """Translate an evaluation for the sampler: the best value, or the constraint that it violates.
-
-        Args:
-            proposal: The proposal that was evaluated.
-            evaluation: Its result.
-            found: Its candidate, and that of the smaller batch if there is one, checked by the guard.
-        """
+        """Translate an evaluation for the sampler: the best value, or the constraint that it violates."""
         candidate = self._better(found)
         attributes: dict[str, Attribute] = {
             "policy": candidate.policy.label,

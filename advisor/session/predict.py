@@ -40,13 +40,11 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to predict.
 
     Attributes:
-        source: The workload.
         policy_file: The policy to apply; ``None`` for plain training.
         batch: The micro-batch to look at; ``None`` for the policy's, or else the workload's ``BATCH_SIZE``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
         profile: Name of a GPU's profile, to predict for that instead of a device of this machine.
         memory_limit_bytes: Memory that the training may take; ``None`` for all that is free.
-        seed: Of the model and its batches.
     """
 
     source: WorkloadSource
@@ -74,10 +72,6 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outlook:
     """Predict the memory of a policy on a device.
-
-    Args:
-        request: What to predict.
-        tell: Called with short progress messages.
 
     Raises:
         UserError: A mistake that the user can fix.
@@ -201,13 +195,7 @@ def _answered(spec: PredictTrial, tell: Callable[[str], None]) -> PredictResult:
 
 
 def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Exception:
-    """The error for a trial without a prediction.
-
-    Args:
-        result: The trial's result.
-        printed: The last lines that it printed.
-        elsewhere: Whether the device belongs to another machine.
-    """
+    """The error for a trial without a prediction."""
     match result.outcome:
         case Outcome.OK:
             return NothingPredictedError(

@@ -79,24 +79,13 @@ class Durations:
         self.comparison_seconds = max(self.comparison_seconds or 0.0, seconds)
 
     def expected_short_seconds(self, otherwise: float) -> float:
-        """Predict how long comparing the next combination by short steps takes.
-
-        Args:
-            otherwise: The prediction before the first comparison.
-        """
+        """Predict how long comparing the next combination by short steps takes."""
         recent = sorted(self.short_seconds[-5:])
         return recent[len(recent) // 2] if recent else otherwise
 
 
 class TrialLimits:
-    """Soft limits for stepping, and hard limits of whole trials.
-
-    Args:
-        limit_seconds: The user's time limit, for everything.
-        share_of_trial: Share of it that one trial may spend on stepping.
-        durations: What trials have taken so far.
-        remaining: Returns the seconds that are left.
-    """
+    """Soft limits for stepping, and hard limits of whole trials."""
 
     def __init__(
         self, limit_seconds: float, share_of_trial: float, durations: Durations, remaining: Callable[[], float]
@@ -142,11 +131,7 @@ class TrialLimits:
         return min(_LONGEST_COMPARISON_SECONDS, max(_SHORTEST_COMPARISON_SECONDS, share))
 
     def comparison_limit_seconds(self, *, slow_start: bool = False) -> float:
-        """Hard limit of such a run.
-
-        Args:
-            slow_start: Whether a method needs a set-up that may take long.
-        """
+        """Hard limit of such a run."""
         patient = 5.0 + 2 * self._durations.build_seconds + _PATIENCE * self.comparison_step_seconds
         return max(patient, min(patient + self._set_up_seconds, self._remaining())) if slow_start else patient
 
@@ -155,12 +140,7 @@ class TrialLimits:
         return self._limit_seconds * _SHARE_TO_SET_UP
 
     def hard_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
-        """Hard limit of one trial.
-
-        Args:
-            expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known yet.
-            slow_start: Whether a method needs a set-up that may take long.
-        """
+        """Hard limit of one trial."""
         stepping = self.measure_seconds
         if expected_step_seconds is not None:
             stepping = max(stepping, _STEPS_OF_TRIAL * expected_step_seconds)
@@ -183,12 +163,7 @@ class TrialLimits:
         return without + self._set_up_seconds
 
     def confirmation_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
-        """Hard limit of the confirming run, which may exceed the time limit because an answer needs it.
-
-        Args:
-            expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known.
-            slow_start: Whether a method needs a set-up that may take long.
-        """
+        """Hard limit of the confirming run, which may exceed the time limit because an answer needs it."""
         stepping = max(self.measure_seconds, _STEPS_OF_TRIAL * (expected_step_seconds or 0.0))
         return 30.0 + 2 * self._durations.build_seconds + 2 * stepping + (self._set_up_seconds if slow_start else 0.0)
 

@@ -31,10 +31,6 @@ __all__ = ["run_session"]
 def run_session(request: TuneRequest, progress: Progress) -> Answer:
     """Tune, or return the stored answer of an equal request.
 
-    Args:
-        request: What to tune.
-        progress: Told of everything that happens.
-
     Raises:
         UserError: A mistake that the user can fix.
         TrialError: Nothing could be measured, or nothing fits.

@@ -54,8 +54,6 @@ class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to verify.
 
     Attributes:
-        policy_file: The policy.
-        source: The workload.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
         memory_limit_bytes: Memory that each training may take; ``None`` for all that is free.
         seed: Of the model, its batches and its steps.
@@ -70,10 +68,6 @@ class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Verification:
     """Run the trials.
-
-    Args:
-        request: What to verify.
-        tell: Called with short progress messages.
 
     Raises:
         UserError: A mistake that the user can fix.

@@ -118,13 +118,7 @@ def nearest_global_batches(global_batch: int, gpu_counts: Sequence[int]) -> tupl
 
 
 def does_not_fit(*, need_bytes: int | None, limit_bytes: int, micro_batch: int = 1) -> str:
-    """Why a combination was screened, in one line.
-
-    Args:
-        need_bytes: Predicted peak at ``micro_batch``, or ``None`` if not even one profiling run fitted.
-        limit_bytes: The memory limit.
-        micro_batch: The smallest micro-batch considered.
-    """
+    """Why a combination was screened, in one line."""
     samples = "one sample" if micro_batch == 1 else f"a micro-batch of {micro_batch}"
     if need_bytes is None:
         return f"{samples} does not fit below {format_bytes(limit_bytes)}"

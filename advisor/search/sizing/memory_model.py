@@ -77,10 +77,6 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
         With a single point (the second did not fit), parameters, buffers and optimizer state are the fixed part. That
         makes the slope too steep rather than too flat.
-
-        Args:
-            sizing: At least one point.
-            margin: Share of a limit that stays free.
         """
         points = sorted(sizing.points, key=lambda point: point.micro_batch)
         assert points, "a memory model needs a measured point; a combination without one does not fit at all"
@@ -108,13 +104,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def predicted(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Take the lines from a prediction, and from profiling runs the time and the memory that it does not see.
-
-        Args:
-            prediction: Prediction for the same combination as the profiling runs.
-            sizing: At least one point.
-            margin: Share of a limit that stays free.
-        """
+        """Take the lines from a prediction, and from profiling runs the time and the memory that it does not see."""
         measured = cls.fit(sizing, margin=margin)
         points = sorted(sizing.points, key=lambda point: point.micro_batch)
         lines = tuple(_rising(moment.live) for moment in prediction.moments)

@@ -35,12 +35,7 @@ def new_worker() -> str:
 
 
 def is_dead(worker: str | None, started: datetime.datetime | None) -> bool:
-    """Whether a trial's worker is gone, so that its trial will never end.
-
-    Args:
-        worker: What :func:`new_worker` said in it; ``None`` if it has not signed yet.
-        started: When the trial began, in local time.
-    """
+    """Whether a trial's worker is gone, so that its trial will never end."""
     age = 0.0 if started is None else (datetime.datetime.now() - started).total_seconds()
     if worker is None:
         return age > _UNSIGNED_SECONDS

@@ -38,11 +38,6 @@ class Emission(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the files besides the recommendation.
 
     Attributes:
-        goal: The goal.
-        folder: The folder of the files.
-        workload: Name of the workload.
-        hardware: The device.
-        fingerprints: Fingerprints of what was measured.
         date: Day of the measurement, ISO format.
         workload_options: Options that the workload defines, to be passed to the wrapper.
         size_arguments: Function -> the size arguments that it takes.
@@ -103,11 +98,6 @@ def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -
     """Restore the files of a stored answer: missing or truncated ones are rewritten, edited ones stay.
 
     Unreadable ones are renamed and kept.
-
-    Args:
-        answer: The answer.
-        fingerprints: Fingerprints of what was measured.
-        folder: The folder where it is stored.
 
     Returns:
         Notes for the user; ``None`` if the files can no longer be made from this answer.

@@ -27,11 +27,6 @@ def recommend(
     Candidates ruled out only by their first losses are compared first: an earlier run of the study may have had no time
     for it, and three losses never distinguish a method that changes what is learned from a broken one.
 
-    Args:
-        context: The study; candidates that are compared are replaced in its ledger.
-        choose: Makes a recommendation from candidates.
-        guard: Compares.
-
     Raises:
         TrialError: None is left that may win.
     """

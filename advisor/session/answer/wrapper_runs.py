@@ -30,7 +30,6 @@ class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
     """The result of running a winner's wrapper.
 
     Attributes:
-        confirmation: The confirmation for the answer.
         found: Its speedup over the baseline from all alternating runs; ``None`` without any.
         interrupted: Whether the user interrupted what came after the run.
     """
@@ -41,13 +40,7 @@ class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WrapperRuns:
-    """Runs the wrapper of one winner after the other.
-
-    Args:
-        context: The study.
-        trials: Runs the wrapper, and the baseline beside it.
-        path: The wrapper's file.
-    """
+    """Runs the wrapper of one winner after the other."""
 
     def __init__(self, context: StudyContext, trials: Trials, path: str) -> None:
         self._context = context

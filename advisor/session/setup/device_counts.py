@@ -51,7 +51,6 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         counts: How many may train together, ascending.
         hardware: The first of them, with the free memory of the fullest.
-        notes: What the user should know.
     """
 
     counts: tuple[int, ...]
@@ -63,11 +62,6 @@ def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[H
     """Check ``--gpus`` against what is there, or choose the counts.
 
     On a CPU the ranks are processes that share its cores and memory: any number of them can be tried.
-
-    Args:
-        request: What is asked for.
-        hardware: The device that was asked for or chosen.
-        visible: Every visible device.
 
     Raises:
         OptionError: More devices than there are, or several with one that is named.
@@ -233,11 +227,6 @@ def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goa
 
     Known before any trial: with BatchNorm every device takes the statistics of its own share, so that something else is
     learned whatever the methods are.
-
-    Args:
-        goal: The goal.
-        space: What may be proposed; the plainest combination exists for each number.
-        facts: What the probe learned.
 
     Returns:
         The goal and the space with those that are left; and what was left out and why, empty if nothing was.

@@ -46,10 +46,6 @@ def launch_identity(environment: Mapping[str, str] = os.environ) -> str | None:
 def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
     """Raise at once if another rank of the same launch failed, and record a failure of this one.
 
-    Args:
-        folder: The study folder, its lock held.
-        launch: Result of :func:`launch_identity`.
-
     Raises:
         TrialError: Another rank failed; the message is its message.
     """

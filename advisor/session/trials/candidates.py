@@ -23,14 +23,7 @@ __all__ = ["CandidateMaker"]
 
 
 class CandidateMaker:
-    """Describes policies as candidates. It runs no trial.
-
-    Args:
-        trials: Provide the results of profiling runs.
-        goal: The goal and its limits.
-        facts: What the probe learned.
-        hardware: The device.
-    """
+    """Describes policies as candidates. It runs no trial."""
 
     def __init__(self, trials: Trials, goal: Goal, facts: Facts, hardware: Hardware) -> None:
         self._trials = trials

@@ -115,10 +115,6 @@ class ComparingEvaluator(Evaluator):
         """Compare a combination with the pacesetter by alternating short steps, instead of timing it at length.
 
         Without anything to compare with, it is timed.
-
-        Args:
-            combination: The methods.
-            role: Why it is tried.
         """
         found = self._policy_to_try(combination, 1.0, role)
         if isinstance(found, Evaluation):
@@ -133,12 +129,7 @@ class ComparingEvaluator(Evaluator):
         return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
 
     def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
-        """Time a combination batch by batch without comparing it first.
-
-        Args:
-            combination: The methods.
-            role: Why it is tried.
-        """
+        """Time a combination batch by batch without comparing it first."""
         found = self._policy_to_try(combination, 1.0, role, alone=True)
         if isinstance(found, Evaluation):
             return found
@@ -148,12 +139,7 @@ class ComparingEvaluator(Evaluator):
         )
 
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
-        """Time a compared candidate that may lead, batch by batch.
-
-        Args:
-            leader: The compared candidate.
-            best: Samples per second of the best candidate so far.
-        """
+        """Time a compared candidate that may lead, batch by batch."""
         combination = Combination.of(leader.policy)
         found = self._policy_to_try(combination, 1.0, leader.role)
         if isinstance(found, Evaluation):

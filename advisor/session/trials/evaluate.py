@@ -168,14 +168,7 @@ class Evaluator:
     def _policy_to_try(
         self, combination: Combination, fraction: float, role: Role, *, alone: bool = False
     ) -> tuple[Policy, MemoryModel] | Evaluation:
-        """The policy at the batch to try, with its memory model; or why there is none.
-
-        Args:
-            combination: The methods and the number of devices.
-            fraction: Share of the largest feasible micro-batch.
-            role: Why it is tried.
-            alone: Whether its profiling runs alternate with nothing.
-        """
+        """The policy at the batch to try, with its memory model; or why there is none."""
         model, failure = self._size(combination, role, alone=alone)
         if model is None:
             assert failure is not None

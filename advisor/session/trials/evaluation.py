@@ -13,7 +13,6 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate, and whether it settles its combination.
 
     Attributes:
-        candidate: What became of the policy.
         settles_combination: Whether no other batch of the same methods needs to be tried.
         before: Candidates that were tried on the way to it.
         smaller: The same methods at a smaller batch, timed in the same trial.

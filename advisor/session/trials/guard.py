@@ -32,10 +32,6 @@ class Guard:
 
     It compares methods, not batches: each combination runs once per size, the reference run once for all, and
     comparisons of an earlier run of the study are reused.
-
-    Args:
-        context: The study.
-        trials: Runs the trials.
     """
 
     def __init__(self, context: StudyContext, trials: Trials) -> None:

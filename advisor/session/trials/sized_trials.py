@@ -38,12 +38,6 @@ class OutOfBudgetError(Exception):
 class SizedTrials:
     """Evaluates combinations at the sizes of a chain and keeps their results.
 
-    Args:
-        context: The study, whose goal has a floor.
-        trials: Runs the trials.
-        guard: Compares a candidate that would lead with the reference run before it leads.
-        counts: The sizes with their parameters.
-
     Attributes:
         rungs: The chain.
         own: Index of the model's own size in the chain; ``None`` if it cannot be built.
