@@ -44,32 +44,26 @@ class SizeSearch:
         floor = floor_rate(self._sized.candidates, self._goal)
         if floor is None:
             return "plain training at the model's own size has no measurement that a floor could be a share of"
-        while True:
-            try:
+        try:
+            while True:
                 self._sized.check_budget()
-            except OutOfBudgetError as reason:
-                return str(reason)
-            if self._at_the_top():
-                return "the largest of the model's sizes keeps the floor already (list larger values in SIZES to go on)"
-            proposal = self._proposer.ask()
-            if proposal is None:
-                return "every combination of the search space was tried"
-            try:
-                climb = self._climb(proposal, floor)
-            except OutOfBudgetError as reason:
-                self._proposer.abandon(proposal)  # unfinished: a continued study resumes it
-                return str(reason)
-            except BaseException:
-                self._proposer.abandon(proposal)
-                raise
-            self._tell(proposal, climb, floor)
-
-    def _at_the_top(self) -> bool:
-        """Whether no larger size is left that another combination could keep the floor at."""
-        record = largest_so_far(self._sized.candidates, self._goal)
-        return record is not None and self._sized.place_of(record) == len(self._sized.rungs) - 1
-
-    # -- one combination ----------------------------------------------------------------------------------------
+                record = largest_so_far(self._sized.candidates, self._goal)
+                if record is not None and self._sized.place_of(record) == len(self._sized.rungs) - 1:
+                    return (
+                        "the largest of the model's sizes keeps the floor already (list larger values in SIZES to go "
+                        "on)"
+                    )
+                proposal = self._proposer.ask()
+                if proposal is None:
+                    return "every combination of the search space was tried"
+                try:
+                    climb = self._climb(proposal, floor)
+                except BaseException:
+                    self._proposer.abandon(proposal)  # unfinished: a continued study resumes it
+                    raise
+                self._tell(proposal, climb, floor)
+        except OutOfBudgetError as reason:
+            return str(reason)
 
     def _baseline(self) -> None:
         """Plain training at the model's own size and batch."""
@@ -84,7 +78,7 @@ class SizeSearch:
             before, baseline = evaluation.before, evaluation.candidate
         for candidate in (*before, baseline):
             self._sized.record(candidate, self._sized.own)
-        self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+        self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:
         """Climb with a combination to the largest size that keeps the floor.
@@ -114,16 +108,12 @@ class SizeSearch:
     def _tell(self, proposal: Proposal, climb: Climb, floor: float) -> None:
         """Translate a climb for the sampler: how large it came, and by how much it fell short where it did not."""
         tried = [one for one in self._sized.candidates if Combination.of(one.policy) == proposal.combination]
-        place = climb.best
-        constraints: dict[str, float] = {}
-        share: float | None = None
+        place, share, short = climb.best, None, 0.0
         if place is None:
             last = tried[-1] if tried else None
             place = 0 if last is None else self._sized.place_of(last)
             share = self._share_of_floor(last, floor)
-            constraints["floor"] = 1 / share - 1 if share < 1 else 1.0
-        else:
-            constraints["floor"] = 0.0
+            short = 1 / share - 1 if share < 1 else 1.0
         rung = self._sized.rungs[place]
         attributes: dict[str, str | int | float | bool | None] = {
             "policy": proposal.combination.label,
@@ -134,7 +124,7 @@ class SizeSearch:
         }
         value = worth(self._sized.rungs, place, share)
         by_chance = any(one.outcome.is_by_chance for one in tried)
-        self._proposer.tell(proposal, value, constraints, attributes, try_again=by_chance)
+        self._proposer.tell(proposal, value, {"floor": short}, attributes, try_again=by_chance)
 
     def _share_of_floor(self, candidate: Candidate | None, floor: float) -> float:
         """How near a combination came to the floor; to the memory limit where it did not fit."""

@@ -21,7 +21,7 @@ from advisor.session.context import StudyContext
 from advisor.session.explore import Search
 from advisor.session.ledger import Ledger
 from advisor.session.preparation import Preparation
-from advisor.session.setup.fit import fit_to_workload
+from advisor.session.setup.device_counts import fit_to_workload
 from advisor.session.setup.same_model import keep_identity, model_of
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.probe import count_parameters, probe

@@ -15,8 +15,8 @@ from advisor.search.propose.proposal import GainLeft
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal
 from advisor.session.loop import SearchLoop
+from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
-from advisor.session.trials.evaluation import Evaluation
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found

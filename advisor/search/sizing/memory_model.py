@@ -72,14 +72,15 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     most_samples: int | None = None
 
     @classmethod
-    def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Fit the lines to profiling runs.
+    def fit(cls, sizing: Sizing, prediction: MemoryPrediction | None = None) -> MemoryModel:
+        """Fit the lines to profiling runs, or to their prediction allocation by allocation, if there is one.
 
         With a single point (the second did not fit), parameters, buffers and optimizer state are the fixed part. That
         makes the slope too steep rather than too flat.
         """
         points = sorted(sizing.points, key=lambda point: point.micro_batch)
         assert points, "a memory model needs a measured point; a combination without one does not fit at all"
+        last = points[-1]
         past = [point for point in points if not point.memory.optimizer_is_peak]
         used = (past if len(past) >= 2 else points)[-2:]
         if len(used) == 1:
@@ -92,29 +93,21 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
                 _line(first, second, _optimizer_peak),
             )
             time = _time_of(first, second)
-        return cls(
+        if prediction is not None:
+            used, lines = points, tuple(_rising(moment.live) for moment in prediction.moments)
+        model = cls(
             lines=tuple(_with_held_back(line, used) for line in lines),
             time=time,
-            margin=margin,
             out_of_memory_at=sizing.out_of_memory_at,
-            fits_at=points[-1].micro_batch,
-            timed_at=points[-1].micro_batch,
-            timed_seconds=points[-1].step_seconds,
+            fits_at=last.micro_batch,
+            timed_at=last.micro_batch,
+            timed_seconds=last.step_seconds,
         )
-
-    @classmethod
-    def predicted(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Take the lines from a prediction, and from profiling runs the time and the memory that it does not see."""
-        measured = cls.fit(sizing, margin=margin)
-        points = sorted(sizing.points, key=lambda point: point.micro_batch)
-        lines = tuple(_rising(moment.live) for moment in prediction.moments)
-        model = msgspec.structs.replace(measured, lines=tuple(_with_held_back(line, points) for line in lines))
-        last = points[-1]
-        return msgspec.structs.replace(
-            model,
-            offset_bytes=last.memory.peak_bytes - model._highest(last.micro_batch),
-            calibrated_at=last.micro_batch,
-        )
+        if prediction is None:
+            return model
+        # What the runs took that a prediction does not see.
+        offset = last.memory.peak_bytes - model._highest(last.micro_batch)
+        return msgspec.structs.replace(model, offset_bytes=offset, calibrated_at=last.micro_batch)
 
     def predict(self, micro_batch: int) -> int:
         """Peak bytes at a micro-batch: a prediction, never to be shown as measured."""

@@ -9,21 +9,42 @@ twice; at worst both give way, and ask again.
 
 from __future__ import annotations
 
+import datetime
+import itertools
+import os
+import re
+import socket
 import time
 from collections.abc import Callable, Iterable
 
+import psutil
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from advisor.search.propose.history import EXCLUDED, LEARNED, RECORD, TRY_AGAIN, is_of_its_own
 from advisor.search.space.explored import Explored, Point
 from advisor.search.space.parameters import Parameters
-from advisor.search.study.claim import WORKER, is_dead, new_worker
 
-__all__ = ["StudySync"]
+__all__ = ["WORKER", "StudySync", "is_dead", "new_worker"]
 
 _LOOKS = 20
 _PAUSE_SECONDS = 0.1
+
+WORKER = "worker"
+"""Attribute of a trial under way: who runs it."""
+
+_UNSIGNED_SECONDS = 60
+"""A trial that nobody has put a name to for so long was left by a worker that died before it could."""
+
+_CLOCK_SECONDS = 5
+"""Two processes may read the beginning of a third differently by a little: it is reckoned from the boot's time."""
+
+_SILENT_SECONDS = 24 * 3600
+"""A trial of another machine is taken to be under way for so long: whether its process lives cannot be seen."""
+
+_NAME = re.compile(r"(.*) ([0-9]{1,9}) ([0-9]{1,15}(?:\.[0-9]{1,9})?) [0-9]+", re.ASCII)
+
+_numbers = itertools.count()
 
 
 class StudySync:
@@ -151,3 +172,25 @@ class StudySync:
 
     def _point_of(self, trial: FrozenTrial) -> Point:
         return self._tried.point(*self._parameters.choice_of(trial.params))
+
+
+def new_worker() -> str:
+    """A name that no other worker has or will have, in this process or another."""
+    return f"{socket.gethostname()} {os.getpid()} {psutil.Process().create_time()} {next(_numbers)}"
+
+
+def is_dead(worker: str | None, started: datetime.datetime | None) -> bool:
+    """Whether a trial's worker is gone, so that its trial will never end."""
+    age = 0.0 if started is None else (datetime.datetime.now() - started).total_seconds()
+    if worker is None:
+        return age > _UNSIGNED_SECONDS
+    name = _NAME.fullmatch(worker) if isinstance(worker, str) else None
+    if name is None:  # another program wrote it
+        return age > _SILENT_SECONDS
+    host, process, created = name.groups()
+    if host != socket.gethostname():
+        return age > _SILENT_SECONDS
+    try:
+        return abs(psutil.Process(int(process)).create_time() - float(created)) > _CLOCK_SECONDS
+    except psutil.NoSuchProcess:
+        return True

@@ -16,8 +16,8 @@ from advisor.report.wording import comparison_words
 from advisor.search.sizing.batching import Batch, choose_batch
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
+from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.evaluate import Evaluator
-from advisor.session.trials.evaluation import Evaluation
 from advisor.session.trials.expected import expected_at
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome

@@ -15,14 +15,13 @@ from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, B
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
-from advisor.session.trials.candidates import CandidateMaker
-from advisor.session.trials.evaluation import Evaluation
+from advisor.session.trials.candidates import CandidateMaker, Evaluation
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count, format_rate
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TimeResult
 
-__all__ = ["Evaluation", "Evaluator"]
+__all__ = ["Evaluator"]
 
 _ANOTHER_BATCH_WILL_NOT_HELP = (Outcome.FAILED, Outcome.DIVERGED, Outcome.CRASHED)
 

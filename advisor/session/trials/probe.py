@@ -57,7 +57,7 @@ def probe(
     """
     spec = _spec(ProbeTrial, request, hardware, usable_bytes, budget, libraries=libraries)
     result = runner.run(spec)
-    budget.durations.learn_build_seconds(result.wall_seconds)
+    budget.durations.build_seconds = result.wall_seconds
     if result.facts is not None:
         return result.facts, result
     _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")

@@ -221,7 +221,8 @@ class Trials:
         self.turns.learn(result)
         result = self.turns.over_baseline(result, leader)
         if result.outcome is Outcome.OK:
-            self._context.budget.durations.learn_timing_seconds(result.wall_seconds / (1 + len(result.ladder)))
+            durations = self._context.budget.durations
+            durations.timing_seconds = max(durations.timing_seconds, result.wall_seconds / (1 + len(result.ladder)))
         self._known.learn_timing(policy, result)
         return result
 
