@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["LARGEST_MESSAGE", "End", "Fork", "ForkAnswer", "ForkRequest", "Forked", "Look", "Seen", "Unforkable"]
+__all__ = ["LARGEST_MESSAGE", "Fork", "ForkAnswer", "ForkRequest", "Forked", "Look", "Seen", "Unforkable"]
 
 LARGEST_MESSAGE = 2**17
 """Bytes, of the 208 KiB that Linux takes in a packet by default; with a larger environment workers are started."""
@@ -24,20 +24,14 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Has a worker's guardian ended?"""
-
-    process: int
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Kill what is left of a process group and reap its leader.
+    """How has a worker's guardian ended?
 
     Attributes:
-        seconds: How long to wait for its end.
+        kill_seconds: Kill what is left of its process group first, and wait so long for it to end.
     """
 
     process: int
-    seconds: float
+    kill_seconds: float | None = None
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -62,5 +56,5 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     status: int | None
 
 
-ForkRequest = Fork | Look | End
+ForkRequest = Fork | Look
 ForkAnswer = Forked | Seen | Unforkable

@@ -20,6 +20,7 @@ that any point showed. The margin covers the rest.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -220,16 +221,9 @@ def _with_held_back(line: Line, points: Sequence[SizePoint]) -> Line:
     return Line(line.at(last.micro_batch) + _held_back(last) - slope * last.micro_batch, slope)
 
 
-def _forward_peak(point: SizePoint) -> float:
-    return point.memory.forward_peak_bytes
-
-
-def _backward_peak(point: SizePoint) -> float:
-    return point.memory.backward_peak_bytes
-
-
-def _optimizer_peak(point: SizePoint) -> float:
-    return point.memory.optimizer_peak_bytes
+_forward_peak = operator.attrgetter("memory.forward_peak_bytes")
+_backward_peak = operator.attrgetter("memory.backward_peak_bytes")
+_optimizer_peak = operator.attrgetter("memory.optimizer_peak_bytes")
 
 
 def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:

@@ -72,16 +72,13 @@ class PrivateFile:
         if in_memory is not False and Path("/proc/self/fd").is_dir() and hasattr(os, "memfd_create"):
             with contextlib.suppress(OSError):  # not permitted, say
                 self.descriptor = os.memfd_create("momadvise-ranks")
+        path = f"/proc/self/fd/{self.descriptor}"
         if self.descriptor is None:
             assert not in_memory, "this system keeps no files in memory"
             self._folder = PrivateFolder("ranks")
-
-    @property
-    def meeting(self) -> FileMeeting:
+            path = str(self._folder.path / "store")
+        self.meeting = FileMeeting(path=path)
         """For the ranks that start with the descriptor."""
-        if self._folder is None:
-            return FileMeeting(path=f"/proc/self/fd/{self.descriptor}")
-        return FileMeeting(path=str(self._folder.path / "store"))
 
     def close(self) -> None:
         """Nobody meets there any more."""
