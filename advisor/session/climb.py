@@ -35,11 +35,7 @@ class SizeSearch:
         self._goal = context.goal
 
     def run(self) -> str:
-        """Search until there is a reason to stop.
-
-        Returns:
-            The reason, as the user reads it.
-        """
+        """Search until there is a reason to stop; return it, as the user reads it."""
         self._baseline()
         floor = floor_rate(self._sized.candidates, self._goal)
         if floor is None:
@@ -66,7 +62,6 @@ class SizeSearch:
             return str(reason)
 
     def _baseline(self) -> None:
-        """Plain training at the model's own size and batch."""
         if self._sized.own is None or any(candidate.role is Role.BASELINE for candidate in self._sized.candidates):
             return
         begin = self._budget.elapsed_seconds
@@ -81,11 +76,7 @@ class SizeSearch:
         self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:
-        """Climb with a combination to the largest size that keeps the floor.
-
-        Raises:
-            OutOfBudgetError: Trials or time ran out on the way.
-        """
+        """Climb with a combination to the largest size that keeps the floor."""
         combination = proposal.combination
         plainest = combination == self._sized.plainest
         others = [one for one in self._sized.candidates if Combination.of(one.policy) != combination]

@@ -42,11 +42,7 @@ class Search:
         self.standings: dict[str, Standing] = {}
 
     def run(self) -> tuple[str, bool]:
-        """Search until there is a reason to stop.
-
-        Returns:
-            The reason, and whether nothing is left to try.
-        """
+        """Search until there is a reason to stop; return it, and whether nothing is left to try."""
         kind = ComparingEvaluator if self._trials.turns.wanted else Evaluator
         times_half = len(self._context.space.batch_fractions) == 1
         evaluator = kind(self._context, self._trials, times_half=times_half)

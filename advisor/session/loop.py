@@ -76,16 +76,11 @@ class SearchLoop:
 
     @property
     def _combinations(self) -> int:
-        """Number of combinations with measurements at any batch."""
         known = (one for one in self._ledger.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
         return len({one.policy.combination_key for one in known})
 
     def run(self) -> str:
-        """Search until there is a reason to stop.
-
-        Returns:
-            The reason, as the user reads it.
-        """
+        """Search until there is a reason to stop; return it, as the user reads it."""
         if self._ledger.baseline is None:
             begin = self._budget.elapsed_seconds
             baseline = self._evaluator.baseline()
@@ -109,11 +104,7 @@ class SearchLoop:
         return reason
 
     def _proposed(self, leaders: int = 0) -> str:
-        """Try proposals until there is a reason to stop.
-
-        Args:
-            leaders: Number of leaders to reserve time for, where combinations are compared first.
-        """
+        """Try proposals until there is a reason to stop."""
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:

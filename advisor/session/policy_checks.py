@@ -18,11 +18,7 @@ __all__ = ["changes_since", "check_applies", "check_meant", "on_same_device"]
 
 
 def check_meant(file: PolicyFile, path: Path, source: WorkloadSource) -> None:
-    """The policy must be one of this model, for one device.
-
-    Raises:
-        PolicyError: It is not.
-    """
+    """The policy must be one of this model, for one device."""
     if file.policy.gpu_count > 1:
         raise PolicyError(
             f"A policy for one device can be verified beside a plain loop, but {path} has "
@@ -40,11 +36,7 @@ def check_meant(file: PolicyFile, path: Path, source: WorkloadSource) -> None:
 
 
 def check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> None:
-    """Check that the policy's methods apply.
-
-    Raises:
-        MethodRefusedError: One does not.
-    """
+    """Check that the policy's methods apply."""
     verdict = judge(policy.methods, facts=facts, hardware=hardware, accumulation_steps=policy.accumulation_steps)
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")

@@ -141,7 +141,6 @@ def _limit(request: PredictRequest, hardware: Hardware) -> tuple[int, str]:
 
 
 def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction) -> tuple[int, str]:
-    """The batch to look at, and where it comes from."""
     if request.batch is not None:
         return request.batch, "--batch"
     if request.policy_file is not None:
@@ -152,7 +151,6 @@ def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction
 
 
 def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int) -> PredictTrial:
-    """The trial that answers."""
     stands_for = None
     if request.profile is not None:
         assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
@@ -180,12 +178,7 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
 
 
 def _answered(spec: PredictTrial, tell: Callable[[str], None]) -> PredictResult:
-    """Trace in a worker.
-
-    Raises:
-        UserError: The workload or the policy cannot be used.
-        NothingPredictedError: There is no prediction.
-    """
+    """Trace in a worker."""
     with PrivateFolder("predict") as folder, Runner(folder, tell=tell) as runner:
         result = runner.run(spec)
         printed = runner.tail_of_log(result.key)

@@ -141,7 +141,6 @@ def _rests_on_chance(stored: Answer) -> bool:
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:
-    """Whether two goals of one study pick the same from the measurements."""
     return (one.price, one.usd_per_kilowatt_hour, one.preference) == (
         other.price,
         other.usd_per_kilowatt_hour,

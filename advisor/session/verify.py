@@ -148,12 +148,7 @@ class _Verifier:
         return self._measured(msgspec.structs.replace(verification, checks=tuple(checks)), compared)
 
     def _facts(self) -> Facts:
-        """Probe the model.
-
-        Raises:
-            UserError: The workload cannot be used, or a method does not apply to it.
-            NothingMeasuredError: It does not run.
-        """
+        """Probe the model."""
         samples = min(_FIRST_BATCH, self._policy.global_batch)
         result = self._runner.run(self._spec(ProbeTrial, Policy(micro_batch=samples)))
         if result.facts is None:
@@ -236,19 +231,13 @@ class _Verifier:
         return msgspec.structs.replace(verification, checks=checks, notes=tuple(self._notes))
 
     def _both_fit(self, plain_bytes: int) -> bool:
-        """Whether the wrapper and plain training fit in memory together."""
         evidence = self._file.evidence
         own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
         context = CUDA_CONTEXT_BYTES if self._hardware.kind is DeviceKind.CUDA else 0
         return plain_bytes + own + context <= self._limit_bytes
 
     def _ended(self, verification: Verification, result: VerifyResult | ConfirmResult) -> Verification:
-        """Record a run of the wrapper that did not finish.
-
-        Raises:
-            MethodRefusedError: A method does not apply to this model after all.
-            NothingMeasuredError: It took too long or was killed from outside, which says nothing about the policy.
-        """
+        """Record a run of the wrapper that did not finish."""
         if result.outcome is Outcome.REFUSED:
             raise MethodRefusedError(result.reason)
         if result.outcome.is_by_chance:

@@ -137,7 +137,6 @@ def _identity_of(kind: type[Trial[Any]]) -> tuple[tuple[str, Any, Any], ...]:
 
 @functools.cache
 def _result_of(kind: type[Trial[Any]]) -> Any:
-    """The type argument of the kind's generic base."""
     return get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
 

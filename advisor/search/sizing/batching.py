@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def choose_batch(*, largest: int, fraction: float, global_batch: int | None = None, gpu_count: int = 1) -> Batch | None:
-    """Choose the batch of a trial.
+    """Choose the batch of a trial; ``None`` if not even one sample fits.
 
     Args:
         largest: The largest micro-batch that fits; 0 if none does.
@@ -57,9 +57,6 @@ def choose_batch(*, largest: int, fraction: float, global_batch: int | None = No
             largest divisor of a device's share that is at most ``fraction * largest``, and accumulation makes up the
             rest, so that micro-batch x accumulation steps x devices is the global batch exactly.
         gpu_count: Devices that share the global batch; must divide it (:func:`dividing_gpu_counts`).
-
-    Returns:
-        ``None`` if not even one sample fits.
 
     Example:
         >>> choose_batch(largest=40, fraction=0.5)

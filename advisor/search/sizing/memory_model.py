@@ -122,15 +122,12 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.time.at(micro_batch) * accumulation_steps
 
     def largest_batch(self, limit_bytes: int, margin: float | None = None, *, rounded: bool = True) -> int:
-        """The largest micro-batch that is predicted to stay below a limit, and that the data makes.
+        """The largest micro-batch that is predicted to stay below a limit, and that the data makes; 0 if none is.
 
         Args:
             limit_bytes: The memory limit.
             margin: Share of it that stays free; the model's own if ``None``.
             rounded: Whether to round down to the multiples of :func:`round_batch`.
-
-        Returns:
-            0 if not even one sample fits.
         """
         usable = limit_bytes * (1 - (self.margin if margin is None else margin)) - self.offset_bytes
         reach = min(float(LARGEST_BATCH), *(line.reaches(usable) for line in self.lines))

@@ -135,10 +135,7 @@ def open_study(
 
 
 def put_aside_damaged(path: Path) -> Path | None:
-    """Move a damaged database of our own out of the way: the ledger has the measurements, too.
-
-    Returns:
-        Its new path; ``None`` if it stayed.
+    """Move a damaged database of our own out of the way, as the ledger has the measurements too; return its new path.
 
     Raises:
         OSError: It cannot be moved.

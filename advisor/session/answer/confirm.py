@@ -180,7 +180,6 @@ class _Confirming:
             self._ruled_out = baseline.policy, f"what led it was not confirmed, and no other was run: {reason}"
 
     def _fail(self, winner: Candidate, confirmation: Confirmation) -> None:
-        """Record that a wrapper does not run."""
         reason = f"its wrapper, run in a fresh process, ended as {confirmation.outcome.value}"
         if confirmation.reason:
             reason += f": {confirmation.reason}"

@@ -95,12 +95,9 @@ def digests(emission: Emission, recommendation: Recommendation) -> dict[str, str
 
 
 def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -> list[str] | None:
-    """Restore the files of a stored answer: missing or truncated ones are rewritten, edited ones stay.
+    """Restore the files of a stored answer, and return notes; ``None`` if they cannot be made from this answer.
 
-    Unreadable ones are renamed and kept.
-
-    Returns:
-        Notes for the user; ``None`` if the files can no longer be made from this answer.
+    Missing or truncated ones are rewritten, edited ones stay, unreadable ones are renamed and kept.
 
     Raises:
         OSError: One cannot be written.
@@ -186,7 +183,6 @@ def _can_be_used(path: Path) -> bool:
 
 
 def _policy(emission: Emission, recommendation: Recommendation) -> str:
-    """The text of ``policy.yaml``."""
     winner = recommendation.winner
     measurement = winner.measurement
     assert measurement is not None
@@ -235,7 +231,6 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
 
 
 def _wrapper(emission: Emission, recommendation: Recommendation) -> str:
-    """The text of ``wrapper.py``."""
     winner, baseline = recommendation.winner, recommendation.baseline
     versions = emission.fingerprints.versions
     details = [

@@ -48,7 +48,6 @@ def _doubted(candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
 
 
 def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
-    """The winner first."""
     able = [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)]
     if recommendation.frontier is not None:
         points = {point.policy.key for point in recommendation.frontier.points}

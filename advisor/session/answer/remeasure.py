@@ -46,7 +46,7 @@ def measure_leaders_again(
     recommendation: Recommendation,
     standings: Mapping[str, Standing] | None = None,
 ) -> bool:
-    """Run the leaders and the baseline again, as time allows.
+    """Run the leaders and the baseline again, as time allows; return whether anything was measured.
 
     Nothing is repeated where nothing can change: for ``bigger`` (a model's size has no luck), if only plain training
     was measured, or for policies that an earlier run of the study repeated.
@@ -57,9 +57,6 @@ def measure_leaders_again(
         trials: Runs the repetitions.
         recommendation: The current recommendation.
         standings: For ``faster``, label of each combination -> the search model's estimate.
-
-    Returns:
-        Whether anything was measured.
     """
     ledger, goal, candidates = context.ledger, context.goal, context.ledger.candidates
     if standings and goal.kind is GoalKind.FASTER:

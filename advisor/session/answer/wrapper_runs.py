@@ -142,6 +142,5 @@ class WrapperRuns:
 
 
 def _noise(winner: Candidate, again: Measurement | None) -> float:
-    """Relative difference allowed between two runs of the same policy."""
     spreads = [one.relative_spread for one in (winner.measurement, again) if one is not None]
     return max(_APART, 2 * math.hypot(*spreads))

@@ -53,6 +53,5 @@ def busy_cores(seconds: float = _SECONDS) -> float:
 
 
 def _worked() -> float:
-    """Seconds that all cores have worked since the machine began."""
     times = psutil.cpu_times()
     return float(sum(getattr(times, kind, 0.0) for kind in _WORKING))

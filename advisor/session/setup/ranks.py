@@ -44,11 +44,7 @@ def launch_identity(environment: Mapping[str, str] = os.environ) -> str | None:
 
 @contextmanager
 def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
-    """Raise at once if another rank of the same launch failed, and record a failure of this one.
-
-    Raises:
-        TrialError: Another rank failed; the message is its message.
-    """
+    """Raise at once if another rank of the same launch failed, and record a failure of this one."""
     if launch is None:
         yield
         return

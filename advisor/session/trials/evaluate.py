@@ -94,7 +94,7 @@ class Evaluator:
             own = most
         if own is None or fixed is None:
             return None if own is None else Batch(own)
-        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)
+        return self._chosen(own, devices)
 
     @property
     def _fewest_devices(self) -> int:
@@ -217,23 +217,17 @@ class Evaluator:
         if policy is None:
             return full
         second = self.time(policy, first.role, best=best)
-        if second.outcome is not Outcome.OK or second.measurement is None or first.measurement is None:
-            return msgspec.structs.replace(full, before=(second,))
-        if second.measurement.samples_per_second <= first.measurement.samples_per_second:
-            return msgspec.structs.replace(full, before=(second,))
-        return msgspec.structs.replace(full, candidate=second, before=(first,))
+        if second.outcome is Outcome.OK and second.samples_per_second > first.samples_per_second:
+            return msgspec.structs.replace(full, candidate=second, before=(first,))
+        return msgspec.structs.replace(full, before=(second,))
 
     def _smaller(self, policy: Policy, largest: int) -> Policy | None:
         """The same methods at a smaller batch, up to ``largest``; ``None`` if none is allowed."""
         combination = Combination.of(policy)
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
-        batch = choose_batch(
-            largest=min(model.largest_batch(self._trials.limit_on(combination.gpu_count)), largest),
-            fraction=1.0,
-            global_batch=self._goal.global_batch,
-            gpu_count=combination.gpu_count,
-        )
+        most = model.largest_batch(self._trials.limit_on(combination.gpu_count))
+        batch = self._chosen(min(most, largest), policy.gpu_count)
         if batch is None or batch.micro_batch >= policy.micro_batch:
             return None
         smaller = self._make.policy(combination, batch)
@@ -267,12 +261,7 @@ class Evaluator:
         compiles = any(get_method(use.name).slow_start for use in policy.methods)
         if not self._times_half or compiles or policy.micro_batch == 1:
             return None
-        batch = choose_batch(
-            largest=policy.micro_batch,
-            fraction=_HALF,
-            global_batch=self._goal.global_batch,
-            gpu_count=policy.gpu_count,
-        )
+        batch = self._chosen(policy.micro_batch, policy.gpu_count, _HALF)
         assert batch is not None, "at least one sample fits"
         half = self._make.policy(Combination.of(policy), batch)
         return half if half.micro_batch < policy.micro_batch and self._make.refusal(half) is None else None
@@ -324,9 +313,11 @@ class Evaluator:
                     "trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
-        return choose_batch(
-            largest=largest, fraction=fraction, global_batch=self._goal.global_batch, gpu_count=gpu_count
-        )
+        return self._chosen(largest, gpu_count, fraction)
+
+    def _chosen(self, largest: int, gpu_count: int, fraction: float = 1.0) -> Batch | None:
+        batch = self._goal.global_batch
+        return choose_batch(largest=largest, fraction=fraction, global_batch=batch, gpu_count=gpu_count)
 
     def _note(self, note: str) -> None:
         if note not in self.notes:

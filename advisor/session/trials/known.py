@@ -78,7 +78,6 @@ def ran_not_even_once(result: SizeResult) -> bool:
 
 
 def _learned(model: MemoryModel, policy: Policy, outcome: Outcome, measurement: Measurement | None) -> MemoryModel:
-    """A memory model after one timed trial."""
     if measurement is not None:
         model = model.calibrated(policy.micro_batch, measurement.memory.peak_bytes)
         return model.timed(policy.micro_batch, policy.accumulation_steps, measurement.step_seconds)

@@ -265,7 +265,6 @@ class Trials:
         return result
 
     def _need_bytes(self, policy: Policy) -> int:
-        """Memory that a policy may take."""
         model = self.model_of(Combination.of(policy))
         return self._goal.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
 

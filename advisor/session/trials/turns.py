@@ -108,19 +108,23 @@ class Turns:
 
     def over_baseline(self, result: TimeResult, leader: Candidate | None) -> TimeResult:
         """Express a timed trial's result in speedups over the baseline and the times that follow from them."""
-        if leader is not None and leader.speedup is not None:
-            result = _times(result, leader.speedup)
         baseline = None if self.baseline is None else self.baseline.measurement
-        if baseline is None:
-            return result
+
+        def over(measurement: Measurement | None, speedup: Speedup | None) -> tuple[Measurement | None, Speedup | None]:
+            if speedup is not None and leader is not None and leader.speedup is not None:
+                speedup = leader.speedup.times(speedup)
+            return _at_speed_of(baseline, measurement, speedup), speedup
+
+        measurement, speedup = over(result.measurement, result.speedup)
+        smaller, smaller_speedup = over(result.smaller, result.smaller_speedup)
+        rungs = [(rung, *over(rung.measurement, rung.speedup)) for rung in result.ladder]
         return msgspec.structs.replace(
             result,
-            measurement=_at_speed_of(baseline, result.measurement, result.speedup),
-            smaller=_at_speed_of(baseline, result.smaller, result.smaller_speedup),
-            ladder=tuple(
-                msgspec.structs.replace(rung, measurement=_at_speed_of(baseline, rung.measurement, rung.speedup))
-                for rung in result.ladder
-            ),
+            measurement=measurement,
+            speedup=speedup,
+            smaller=smaller,
+            smaller_speedup=smaller_speedup,
+            ladder=tuple(msgspec.structs.replace(rung, measurement=one, speedup=own) for rung, one, own in rungs),
         )
 
     def learn(self, result: ComparedResult) -> None:
@@ -133,22 +137,11 @@ class Turns:
         return tuple(self._rates.get(policy.key, ()))
 
 
-def _times(result: TimeResult, leader: Speedup) -> TimeResult:
-    """Convert speedups over a leader to speedups over the baseline."""
-    return msgspec.structs.replace(
-        result,
-        speedup=None if result.speedup is None else leader.times(result.speedup),
-        smaller_speedup=None if result.smaller_speedup is None else leader.times(result.smaller_speedup),
-        ladder=tuple(
-            msgspec.structs.replace(rung, speedup=None if rung.speedup is None else leader.times(rung.speedup))
-            for rung in result.ladder
-        ),
-    )
-
-
-def _at_speed_of(baseline: Measurement, measurement: Measurement | None, speedup: Speedup | None) -> Measurement | None:
+def _at_speed_of(
+    baseline: Measurement | None, measurement: Measurement | None, speedup: Speedup | None
+) -> Measurement | None:
     """Replace a measurement's times by the baseline's, divided by a speedup."""
-    if measurement is None or speedup is None:
+    if baseline is None or measurement is None or speedup is None:
         return measurement
     samples = measurement.micro_batch * measurement.accumulation_steps
     rate = baseline.samples_per_second

@@ -74,7 +74,6 @@ def _run(seat: Seat) -> None:
 
 
 def _join(seat: Seat) -> socket.socket:
-    """Make the group of processes, then tell the launcher."""
     with quick_imports():
         import torch
         import torch.distributed as dist

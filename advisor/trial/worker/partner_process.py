@@ -64,7 +64,6 @@ class _Served:
         self._warm_at = 0
 
     def answer(self, message: Message) -> Answer:
-        """Do what is asked."""
         spec = message.spec
         if spec is None:
             self._drop()

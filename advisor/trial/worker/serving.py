@@ -46,7 +46,6 @@ class _Worker:
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
-        """Run one trial and report how it ended."""
         try:
             print_into(TrialFolder(Path(request.folder)).log)
         except OutputFolderError as error:

@@ -227,7 +227,6 @@ def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Traini
 
 
 def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
-    """The point with the time of an uninstrumented step."""
     micro_batch = point.micro_batch
     batches = bench.data.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
     bench.tell(f"batch {micro_batch}, time")
@@ -242,7 +241,6 @@ def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, 
 
 
 def _is_quick(timed: list[float]) -> bool:
-    """Whether the step is too quick to be timed once."""
     return min(timed) < QUICK_SECONDS and len(timed) < QUICK_REPETITIONS
 
 

@@ -91,13 +91,10 @@ def measure_smaller(bench: Bench[TimeTrial], meter: MemoryMeter, training: Train
 
 
 def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
-    """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
+    """Measure the same training at growing micro-batches, until one fails or is hardly faster than the best before it.
 
     Each alternates with the best one before it in this process: interference slows both equally, so seconds of
     stepping reveal a gain of a few percent. The speedup follows from the gain.
-
-    Returns:
-        The rungs that succeeded; the trial's notes describe one that failed.
     """
     rungs: list[Rung] = []
     best = Earlier(bench.spec.policy, bench.data.batches(bench.spec.policy.global_batch)[0], first)

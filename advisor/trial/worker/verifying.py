@@ -115,7 +115,6 @@ def _compared(record: StepRecord, movement: Movement, reference: Path, *, same_b
 
 
 def _movement_file(gradient: Path) -> Path:
-    """Where the movement is kept whose first gradient is in a file."""
     return TrialFolder(gradient.parent).movement
 
 
