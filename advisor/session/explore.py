@@ -24,14 +24,7 @@ __all__ = ["Search"]
 
 
 class Search:
-    """One search, and what it says besides the candidates that it writes into the ledger.
-
-    Args:
-        context: The study.
-        trials: Runs the trials.
-        guard: Holds what would lead against the reference run, before it leads.
-        name: Of the study in a storage that several workers share.
-    """
+    """One search, and what it says besides the candidates that it writes into the ledger."""
 
     def __init__(self, context: StudyContext, trials: Trials, guard: Guard, name: str) -> None:
         self._context = context
@@ -51,7 +44,12 @@ class Search:
             try:
                 return loop.run(), proposer.untried == 0
             finally:
-                self.notes += [*_notes_on_pairs(proposer), *evaluator.notes]
+                self.notes += [
+                    f"{first} and {second} failed in each of {count} combinations that had both, while each went well "
+                    "without the other: they do not go together here"
+                    for (first, second), count in proposer.failing_pairs.items()
+                ]
+                self.notes += evaluator.notes
                 self.standings.update(proposer.standings())
 
     def run_over_sizes(self, counts: SizeCounts) -> tuple[str, bool]:
@@ -76,12 +74,3 @@ class Search:
             seed=request.seed,
             sampler=request.sampler,
         )
-
-
-def _notes_on_pairs(proposer: Proposer) -> list[str]:
-    """Say which settings do not go together here, as far as the search has seen."""
-    return [
-        f"{first} and {second} failed in each of {count} combinations that had both, while each went well without the "
-        "other: they do not go together here"
-        for (first, second), count in proposer.failing_pairs.items()
-    ]

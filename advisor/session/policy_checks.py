@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.errors import MethodRefusedError, PolicyError
@@ -56,12 +55,8 @@ def changes_since(file: PolicyFile, source: WorkloadSource, hardware: Hardware) 
         notes.append("the model's file has changed since the policy was measured")
     if not on_same_device(file, hardware):
         notes.append(f"the policy was measured on {file.fingerprints.hardware['name']}; peak and speed are of this one")
-    now = versions()
-    changed = _changed(file.fingerprints.versions, now)
+    before, now = file.fingerprints.versions, versions()
+    changed = [f"{name} {now[name]} (was {was})" for name, was in before.items() if now.get(name, was) != was]
     if changed:
         notes.append("since the policy was measured other versions were installed: " + ", ".join(changed))
     return notes
-
-
-def _changed(before: dict[str, str], now: dict[str, str]) -> Sequence[str]:
-    return [f"{name} {now[name]} (was {was})" for name, was in before.items() if name in now and now[name] != was]

@@ -42,9 +42,7 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy_file: The policy to apply; ``None`` for plain training.
         batch: The micro-batch to look at; ``None`` for the policy's, or else the workload's ``BATCH_SIZE``.
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
         profile: Name of a GPU's profile, to predict for that instead of a device of this machine.
-        memory_limit_bytes: Memory that the training may take; ``None`` for all that is free.
     """
 
     source: WorkloadSource
@@ -102,7 +100,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     prediction = result.prediction
     assert prediction is not None, "a trial without a prediction has raised"
     batch, batch_from = _batch(request, policy, prediction)
-    known = [*filter(None, [which]), *_notes(request, hardware, profile), *_of_several(policy)]
+    known = [*filter(None, [which]), *_notes(request, hardware, profile, policy.gpu_count)]
     if verdict.reason:
         known.append(verdict.reason)
     if kept is not None:
@@ -209,27 +207,22 @@ def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Excepti
     return NothingPredictedError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
 
 
-def _of_several(policy: Policy) -> list[str]:
-    """Notes on what is not predicted for several devices."""
-    if policy.gpu_count == 1:
-        return []
-    return [
-        f"Memory and batch are of each of the {policy.gpu_count} devices: the first was traced, with the others taken "
-        "to do the same. What the communication library takes itself is not in it, and no time is predicted."
-    ]
-
-
-def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None) -> list[str]:
-    """Notes on what cannot be checked for a device of another machine."""
-    if profile is None:
-        return []
-    notes = [
-        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU.",
-        "Kernels that a method or a library has for GPUs alone are not followed.",
-    ]
-    if request.memory_limit_bytes is None:
+def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None, gpu_count: int) -> list[str]:
+    """Notes on what is not predicted for a device of another machine, and for several devices."""
+    notes = []
+    if profile is not None:
+        notes += [
+            f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU.",
+            "Kernels that a method or a library has for GPUs alone are not followed.",
+        ]
+    if profile is not None and request.memory_limit_bytes is None:
         notes.append(
             f"Of its {format_bytes(hardware.memory_bytes)} (published), {format_bytes(CUDA_CONTEXT_BYTES)} are left "
             "for the CUDA context and its libraries: an assumption, as that depends on driver and libraries."
+        )
+    if gpu_count > 1:
+        notes.append(
+            f"Memory and batch are of each of the {gpu_count} devices: the first was traced, with the others taken to "
+            "do the same. What the communication library takes itself is not in it, and no time is predicted."
         )
     return notes

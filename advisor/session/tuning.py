@@ -34,16 +34,7 @@ __all__ = ["Tuning"]
 
 
 class Tuning:
-    """The steps of one tuning.
-
-    Args:
-        preparation: The request, checked against this machine.
-        folder: The study folder, its lock held.
-        goal: The goal, with the memory limit of this study.
-        progress: Told of everything that happens.
-        notes: Notes for the user so far.
-        searched: An answer of this study whose search is enough: only the pick is made and confirmed again.
-    """
+    """The steps of one tuning."""
 
     def __init__(
         self,

@@ -51,13 +51,7 @@ _TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
 
 
 class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to verify.
-
-    Attributes:
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
-        memory_limit_bytes: Memory that each training may take; ``None`` for all that is free.
-        seed: Of the model, its batches and its steps.
-    """
+    """What to verify."""
 
     policy_file: Path
     source: WorkloadSource

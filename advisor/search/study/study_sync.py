@@ -48,15 +48,7 @@ _numbers = itertools.count()
 
 
 class StudySync:
-    """Synchronizes :class:`~advisor.search.space.explored.Explored` with a study.
-
-    Args:
-        study: The study.
-        parameters: Its space as Optuna's parameters.
-        tried: The record to synchronize.
-        shared: Whether other workers may write into the study; if not, dead ones left its open trials.
-        sleep: Pauses for a number of seconds.
-    """
+    """Synchronizes :class:`~advisor.search.space.explored.Explored` with a study."""
 
     def __init__(
         self,

@@ -58,11 +58,6 @@ class Emission(msgspec.Struct, frozen=True, kw_only=True):
 def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str], None]) -> None:
     """Write ``wrapper.py``, which is the very file that is run to confirm it, and ``policy.yaml``.
 
-    Args:
-        emission: Their contents besides the recommendation.
-        recommendation: The recommendation whose winner they apply.
-        say: Called with what happened to files that the user had edited.
-
     Raises:
         OSError: One cannot be written.
     """

@@ -137,14 +137,6 @@ def fit_to_workload(
 ) -> tuple[Goal, ResolvedSpace]:
     """Resolve the goal's global batch and device counts, and the combinations to search.
 
-    Args:
-        request: The request.
-        space: The search space.
-        goal: The goal as it was asked for.
-        facts: What the probe learned.
-        hardware: The device.
-        say: Called with notes for the user: what was left out, and why.
-
     Raises:
         UserError: Nothing is left of what was asked for.
     """
@@ -247,13 +239,7 @@ def build_on_devices(
 
 
 def nothing_distributes(count: int, why: str, allowing: Fidelity | None = None) -> str:
-    """Say that there is no way to train on several devices, and what helps.
-
-    Args:
-        count: Number of devices.
-        why: What to say behind "none does".
-        allowing: The ceiling of fidelity that would help, if one does.
-    """
+    """Say that there is no way to train on several devices, and what helps."""
     fix = f"Allow one with --fidelity {allowing.value}" if allowing is not None else "Add one to the space"
     return f"On {count} devices {_rule(why)}. {fix}, or use --gpus 1."
 

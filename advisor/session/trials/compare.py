@@ -149,7 +149,7 @@ class ComparingEvaluator(Evaluator):
         ladder = self._ladder(first, largest)
         self._progress.trial_started(self.number, first, f"timing it batch by batch{self._where}")
         result = self._trials.time(first, outpaced_below=None, ladder=ladder)
-        candidates = []
+        candidates: list[Candidate] = []
         for policy, rung in zip((first, *ladder), (None, *result.ladder), strict=False):
             measurement = result.measurement if rung is None else rung.measurement
             one = self._make.timed(policy, leader.role, result, measurement)

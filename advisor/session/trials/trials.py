@@ -238,13 +238,7 @@ class Trials:
         return self._run(spec).work
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
-        """Run an emitted wrapper in a fresh process.
-
-        Args:
-            policy: The policy that the wrapper applies.
-            wrapper_path: Path of the wrapper.
-            repeat: Number that distinguishes confirmations of the same policy.
-        """
+        """Run an emitted wrapper in a fresh process."""
         model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._run(

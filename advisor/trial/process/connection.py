@@ -100,7 +100,7 @@ class Connection:
                 if lines is None:
                     return Exited(status=self._guardian_status())
                 self._received += [_decode(line) for line in lines]
-            elif self._guardian_is_gone():
+            elif self._process.status() is not None:
                 return Exited(status=self._guardian_status())
         return self._received.pop(0)
 
@@ -112,15 +112,12 @@ class Connection:
         os.close(self._lifeline)  # makes the guardian end all descendants, also in other sessions
         os.close(self._requests)
         deadline = time.monotonic() + _ENDING_SECONDS
-        while not self._guardian_is_gone() and time.monotonic() < deadline:
+        while self._process.status() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         ended = self._process.end(_ENDING_SECONDS)  # and whatever a dead guardian left in its group
         os.close(self._answers)
         if not ended:
             raise TrialError("a worker must end when it is killed, but its guardian does not")
-
-    def _guardian_is_gone(self) -> bool:
-        return self._process.status() is not None
 
     def _guardian_status(self) -> int:
         deadline = time.monotonic() + _GUARDIAN_SECONDS

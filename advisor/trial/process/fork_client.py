@@ -88,13 +88,6 @@ class ForkServer:
     ) -> Process:
         """Start a worker.
 
-        Args:
-            arguments: The worker's arguments.
-            descriptors: Name of an argument -> descriptor whose number it passes.
-            output: Descriptor for the worker's output.
-            environment: The worker's environment.
-            seconds: How long to wait; the first worker waits for the libraries to load.
-
         Raises:
             UnforkableError: It must be executed instead.
             TimeoutError: No answer came.

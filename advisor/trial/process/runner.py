@@ -65,7 +65,7 @@ class Runner:
     ) -> None:
         self._folder = StudyFolder(folder.absolute())
         self._tell = tell
-        self._starter = WorkerStarter(worker_command, start_limit_seconds)
+        self._starter = WorkerStarter(worker_command)
         self._start_limit_seconds = start_limit_seconds
         self._shortest_start_limit_seconds = shortest_start_limit_seconds
         self._connection: Connection | None = None
@@ -184,7 +184,7 @@ class Runner:
             limit = min(limit, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
         deadline = time.monotonic() + limit
         try:
-            start = self._starter.starting(ranks, at_most=min(limit, until - time.monotonic()))
+            start = self._starter.starting(ranks, min(limit, until - time.monotonic()))
             self._connection = connection = Connection(start, folder.log)
             answer = connection.receive(min(deadline, until))
         except (SilenceError, TimeoutError):

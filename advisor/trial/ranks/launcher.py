@@ -36,14 +36,7 @@ __all__ = ["launch"]
 
 
 def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> NoReturn:
-    """Start ranks, and run trials on them until the other end of ``requests`` is closed; ends this process.
-
-    Args:
-        requests: Descriptor to read requests from.
-        answers: Descriptor to write answers to.
-        ranks: How many, on all nodes together.
-        nodes: The machines, of which this is the first.
-    """
+    """Start ranks, and run trials on them until the other end of ``requests`` is closed; ends this process."""
     assert nodes.rank == 0, "the first node tunes"
     status = 1
     try:

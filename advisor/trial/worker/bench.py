@@ -46,13 +46,6 @@ _SEEDS_OF_A_RANK = 1_000_003
 class Bench(Generic[_S]):
     """Loads the workload and makes the first batches before the training's memory is measured.
 
-    Args:
-        spec: The trial.
-        tell: Called with a few words about the current activity.
-        refusals: Created when the trial began.
-        prepared: The workload and model loaded before this process was forked; ``None`` if it was not forked.
-        partner: The process that alternates with this one; ``None`` if there is none.
-
     Raises:
         WorkloadError: The workload does not meet its contract.
         Exception: What the user's ``make_batch`` raises.
@@ -104,18 +97,16 @@ class Bench(Generic[_S]):
         """The memory meter with the trial's limit."""
         return memory_meter(self.device, self.spec.memory_limit_bytes, self.data.host_data)
 
-    @contextlib.contextmanager
     def training(
         self, policy: Policy, *, look: Callable[[torch.nn.Module], None] = lambda model: None
-    ) -> Iterator[Training]:
+    ) -> contextlib.AbstractContextManager[Training]:
         """Build the model and apply a policy, with the same parameters and random numbers every time."""
 
         def apply(model: torch.nn.Module) -> Training:
             look(model)
             return self.apply(policy, model)
 
-        with self._built(apply) as training:
-            yield training
+        return self._built(apply)
 
     def apply(self, policy: Policy, model: torch.nn.Module) -> Training:
         """Apply a policy to the user's model, with everything that the workload defines."""
@@ -128,8 +119,7 @@ class Bench(Generic[_S]):
             **self.options(),
         )
 
-    @contextlib.contextmanager
-    def wrapped_training(self, wrapper: Path, text: str = "") -> Iterator[Training]:
+    def wrapped_training(self, wrapper: Path, text: str = "") -> contextlib.AbstractContextManager[Training]:
         """Build the model and pass it to an emitted wrapper, as the user will.
 
         Args:
@@ -146,8 +136,7 @@ class Bench(Generic[_S]):
             training: Training = module.prepare(model, device=self.device, **self.options())
             return training
 
-        with self._built(apply) as training:
-            yield training
+        return self._built(apply)
 
     def leftover(self) -> str:
         """Drop the batches and describe what else the trial left in memory; empty if nothing."""

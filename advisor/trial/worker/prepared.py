@@ -43,7 +43,6 @@ class Prepared:
 
     Attributes:
         identity: Fingerprint of the workload, and the seed.
-        threads: Threads of operators in a trial.
         model: The model as built without arguments; ``None`` if that failed. A process uses it once.
         built: The storages created with the model.
         host_data: The storages that existed before it: the workload's data.

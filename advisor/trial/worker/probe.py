@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -82,7 +81,7 @@ def _first_step(
     """The facts that a plain step shows."""
     bench.tell("first step")
     chain, functions = ChainProbe(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
-    loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
+    loss = _first_loss(bench, meter, training, batch, chain, functions)
     layout = bench.data.layout
     if loss is None:
         bench.empty_cache()
@@ -156,14 +155,13 @@ def _first_loss(
     meter: MemoryMeter,
     training: Training,
     batch: Any,
-    watches: Iterable[contextlib.AbstractContextManager[Any]],
+    chain: ChainProbe,
+    functions: FunctionCounts,
 ) -> float | None:
     """Make one plain step; ``None`` if it does not fit: a model that only fits with methods is one to advise on."""
     try:
         with meter.guarding(batch):
-            with contextlib.ExitStack() as watching:
-                for watch in watches:
-                    watching.enter_context(watch)
+            with chain.watching(), functions:
                 loss = training.forward(batch)
             check_loss(loss)
             first = float(loss.detach())
