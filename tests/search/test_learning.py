@@ -61,7 +61,7 @@ def test_a_method_that_was_compared_and_pays_is_among_the_next_proposals() -> No
     one.learn(ADAM, 200.0, noise=0.01)
     proposal = one.ask()
     assert proposal is not None
-    assert use("small_adam") in proposal.combination.uses
+    assert use("small_adam") in proposal.uses
 
 
 def test_comparisons_of_methods_alone_save_trials() -> None:

@@ -138,7 +138,7 @@ def test_fifty_different_valid_combinations_are_proposed_and_become_better() -> 
         assert proposal is not None
         assert MANY.accepts(proposal.combination)
         seen.add((proposal.combination.label, proposal.batch_fraction))
-        rates.append(rate(proposal.combination.uses))
+        rates.append(rate(proposal.uses))
         one.tell(proposal, rates[-1])
     assert len(seen) == one.completed == 50
     assert one.untried == 2 * MOST_COUNTED - 50, "there are more"

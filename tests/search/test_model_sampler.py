@@ -119,7 +119,7 @@ def test_of_methods_that_turn_out_to_do_nothing_the_simplest_combinations_come_f
     methods = []
     for _ in range(32):
         proposal = asked(one)
-        methods.append(len(proposal.combination.uses))
+        methods.append(len(proposal.uses))
         one.tell(proposal, 100.0)
     assert statistics.mean(methods[10:20]) < statistics.mean(methods[22:])
 
@@ -132,11 +132,11 @@ def test_a_pair_that_crashes_is_left_alone_after_a_few_failures_and_named() -> N
     crashes = []
     for number in range(30):
         proposal = asked(one)
-        if {first.label, second.label} <= {setting.label for setting in proposal.combination.uses}:
+        if {first.label, second.label} <= {setting.label for setting in proposal.uses}:
             crashes.append(number)
             one.tell(proposal, None, {"outcome": 1.0})
         else:
-            one.tell(proposal, 100.0 * 1.5 ** sum(each in proposal.combination.uses for each in (first, second)))
+            one.tell(proposal, 100.0 * 1.5 ** ((first in proposal.uses) + (second in proposal.uses)))
     assert len(crashes) <= 6
     assert one.failing_pairs == {(first.label, second.label): len(crashes)}
 
@@ -162,7 +162,7 @@ def test_forty_trials_in_a_space_too_large_to_list_beat_two_thousand_draws() -> 
     for _ in range(40):
         proposal = asked(one)
         assert MANY.accepts(proposal.combination)
-        value = rate(proposal.combination.uses)
+        value = rate(proposal.uses)
         best = max(best, value)
         one.tell(proposal, value)
     generator = random.Random(0)
@@ -178,7 +178,7 @@ def test_with_two_objectives_both_ends_of_the_frontier_are_found() -> None:
     for _ in range(25):
         proposal = asked(one)
         count = proposal.combination.gpu_count
-        latency = 0.9 ** len(proposal.combination.uses) / count**0.7
+        latency = 0.9 ** len(proposal.uses) / count**0.7
         one.tell(proposal, (latency * count, latency))
         best_cost = min(best_cost, (latency * count, count))
         best_latency = min(best_latency, (latency, count))
@@ -211,11 +211,9 @@ def test_where_the_model_promises_nothing_every_second_proposal_takes_it_to_be_w
         found = 61
         for number in range(1, 61):
             proposal = asked(one)
-            both = all(each in proposal.combination.uses for each in (first, second))
-            costs = 0.1 * sum(each.name not in ("swap", "attention") for each in proposal.combination.uses)
-            costs += (
-                -0.4 if both else 0.08 * sum(each.name in ("swap", "attention") for each in proposal.combination.uses)
-            )
+            both = all(each in proposal.uses for each in (first, second))
+            costs = 0.1 * sum(each.name not in ("swap", "attention") for each in proposal.uses)
+            costs += -0.4 if both else 0.08 * sum(each.name in ("swap", "attention") for each in proposal.uses)
             one.tell(proposal, math.exp(-costs), noise=0.02)
             if both:
                 found = number

@@ -124,7 +124,7 @@ class TestProposals:
         seen: list[Proposal] = []
         while (proposal := one.ask()) is not None:
             seen.append(proposal)
-            latency = 8.0 / proposal.combination.gpu_count + len(proposal.combination.uses)
+            latency = 8.0 / proposal.combination.gpu_count + len(proposal.uses)
             one.tell(proposal, (latency * proposal.combination.gpu_count, latency))
         points = {(each.combination.label, each.batch_fraction) for each in seen}
         assert len(points) == len(seen) == of.count * 2

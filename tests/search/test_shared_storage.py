@@ -64,7 +64,7 @@ def worker(storage: str, of: ResolvedSpace = SPACE, seed: int = 0) -> Proposer:
 
 def tell(one: Proposer, proposal: Proposal) -> None:
     record = {"record": proposal.combination.label}
-    one.tell(proposal, rate(proposal.combination.uses, proposal.batch_fraction), attributes=record)
+    one.tell(proposal, rate(proposal.uses, proposal.batch_fraction), attributes=record)
 
 
 def asked(one: Proposer) -> Proposal:

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from advisor.methods.use import MethodUse
 from advisor.search.space.space import Combination
 
 __all__ = ["Attribute", "GainLeft", "Proposal", "SamplerName"]
@@ -40,6 +41,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     batch_fraction: float
     recipe_name: str | None = None
     hand_tuned: bool = False
+
+    @property
+    def uses(self) -> tuple[MethodUse, ...]:
+        """The methods, sorted by name."""
+        return self.combination.uses
 
 
 class GainLeft(msgspec.Struct, frozen=True, kw_only=True):
