@@ -21,8 +21,7 @@ from advisor.workload.sizes import size_words
 __all__ = ["SHARE_OF_CLIMBING_TRIAL", "SizeSearch"]
 
 SHARE_OF_CLIMBING_TRIAL = 1 / 24
-"""Share of the time limit for one trial: half that of other goals, because a climb takes several trials for each
-combination and most need only show whether they are above or below the floor."""
+"""Share of the time limit for one trial: half that of other goals, as a climb takes several for each combination."""
 
 
 class SizeSearch:

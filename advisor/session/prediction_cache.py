@@ -1,9 +1,8 @@
 """Predictions that were made before: the same question is not traced twice.
 
-A question is all that the answer depends on: the model's files, the policy, the device, the versions of the libraries
-and of this package. What else the model's code read is kept with the answer, and must be what it was. An answer lies in
-a file of its own below the user's cache folder (``MOMADVISE_CACHE`` names another). What cannot be read, or answers
-another question, counts as not there and is replaced; where nothing can be written, nothing is kept.
+A question is all that the answer depends on: the model's files, the policy, the device, the versions. What else the
+model's code read is kept with the answer, and must be what it was. Each answer is a file below the user's cache folder
+(``MOMADVISE_CACHE`` names another). Unreadable ones are replaced; where nothing can be written, nothing is kept.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The process that has loaded torch once, and forks every worker: ``python -m advisor.trial.fork_server --socket FD``.
 
-Loading torch takes seconds, and a worker is started anew after every trial that ran out of memory, and for every
-confirmation. A process that is forked from here has loaded the same, and has run nothing: no trial ever runs in this
-one. It is the start method that torch.distributed recommends with CUDA ("forkserver"), with one condition: no GPU may
-have been opened before. Whatever opens one while it is loaded, we see, and then refuse to fork.
-
-Why this is not the fork server of :mod:`multiprocessing`: docs/decisions/0037.
+Loading torch takes seconds, and trials that ran out of memory and confirmations need a new worker each time. What is
+forked from here has loaded the libraries and run nothing. No GPU may be open before: if loading opens one, nothing is
+forked. Why this is not the fork server of :mod:`multiprocessing`: docs/decisions/0037.
 """
 
 from __future__ import annotations
@@ -73,9 +70,7 @@ def _load() -> None:
             # Elsewhere it might open a GPU, and then nothing could be forked.
             import torch._dynamo
 
-    # As every trial does with what it finds: who looks through these objects for garbage would copy their pages. What
-    # garbage there is among them is little, and not worth the parent's waiting.
-    gc.freeze()
+    gc.freeze()  # looking for garbage among these objects would copy their pages
 
 
 def _receive(channel: socket.socket, parent: int) -> tuple[ForkRequest, list[int]] | None:

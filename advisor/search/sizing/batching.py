@@ -22,8 +22,7 @@ __all__ = [
 ]
 
 AFTER_OUT_OF_MEMORY = (0.85, 0.5)
-"""Shares of a batch to try after it did not fit. Predictions are usually off by a few percent; if the first share does
-not fit either, this one is far off."""
+"""Shares of a batch to try after it did not fit: predictions are usually off by a few percent, but not always."""
 
 AFTER_FLUSHES = 0.92
 """Share of a batch to try as well when memory was so full that the allocator flushed its cache."""

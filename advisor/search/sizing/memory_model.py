@@ -1,20 +1,17 @@
 """Peak memory and step time of one combination of methods against its micro-batch.
 
-A training step has phases, and the place of its peak moves between them when the batch grows: for a small batch
-the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
-is far off, so the peak is the maximum of several lines.
+The peak moves between the phases of a step when the batch grows, from the optimizer step to the backward pass. A line
+through peaks of different phases is far off, so the peak is the maximum of several lines.
 
-Two profiling runs traced allocation by allocation (on a CPU) give all lines, as long as the traces differ in sizes
-alone; see :mod:`advisor.predict.trace.extrapolate`. What the largest profiling run took beyond them is added.
+Two profiling runs traced allocation by allocation (on a CPU) give all lines, if the traces differ in sizes alone
+(:mod:`advisor.predict.trace.extrapolate`). What the largest profiling run took beyond them is added.
 
-Elsewhere the lines go through the peaks of the profiling runs, one per phase. Within the passes the peak moves too
-(from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to a
-steeper line: the two *largest* points decide, and if two points lie past the regime in which the optimizer step is the
-peak, only such points count. No line is flatter than what the activations of a sample add.
+Elsewhere the lines go through the peaks of the profiling runs, one per phase. Within the passes the peak also moves
+(from the end of the backward pass to its start), always to a steeper line: the two *largest* points decide, if possible two
+past the regime in which the optimizer step is the peak. No line is flatter than what a sample's activations add.
 
-Those lines go through live bytes. What the allocator holds beyond them depends on how its blocks happened to be cut,
-which no line fits: the largest point has its measured value, which then grows with the live bytes by the smallest share
-that any point showed. The margin covers the rest.
+Those lines are of live bytes. What the allocator holds beyond them fits no line: the largest point has its measured
+value, which grows with the live bytes by the smallest share that any point showed. The margin covers the rest.
 """
 
 from __future__ import annotations

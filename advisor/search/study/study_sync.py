@@ -1,10 +1,8 @@
 """Synchronize tried and pending points with a study that other workers write into as well.
 
-A worker claims a point by a trial whose parameters are in the storage. Two may do so at the same moment, because
-Optuna's storages cannot check and claim in one step. So each checks again after its claim, and at least one of them
-sees the other: the larger trial number gives way at once; the smaller waits a moment for that, and gives way too if it
-does not happen, because the other has not seen it. A point completed meanwhile is not repeated either. So no point runs
-twice; at worst both give way, and ask again.
+A worker claims a point by a trial in the storage. Optuna's storages cannot check and claim in one step, so each worker
+checks again after its claim, and of two at least one sees the other: the larger trial number gives way at once, the
+smaller waits a moment for that, and else gives way too. So no point runs twice; at worst both ask again.
 """
 
 from __future__ import annotations

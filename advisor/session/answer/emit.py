@@ -1,8 +1,8 @@
 """Write the two files that apply an answer, and restore them without losing the user's edits.
 
-An edited policy or wrapper belongs to the user and is never lost: before a new one is written, it is renamed, and the
-user is told. Our own files are recognized by their digests, which are recorded before the files are written. An answer
-names its two files by digest; it is withdrawn before others are written.
+An edited file belongs to the user: before a new one is written it is renamed, and the user is told. Our own are
+recognized by their digests, recorded before they are written. An answer names its files by digest, and is withdrawn
+before others are written.
 """
 
 from __future__ import annotations

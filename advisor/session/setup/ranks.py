@@ -1,7 +1,7 @@
 """Several ranks of one launch call ``tune`` at once: one tunes, the others wait, and all see the same end.
 
-The folder's lock makes one rank tune and the others wait; a stored answer is read back by those that waited. What is
-left is failure: without a word from the first rank, every other one would repeat the whole failing search in turn.
+The folder's lock makes one tune; the others wait and read its answer. Without a word from it after a failure, every
+other one would repeat the whole failing search in turn.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one measures memory."""
 _SUSPICIOUS = 1.5
 """Time per sample, relative to a smaller batch, above which a step was probably disturbed."""
-_FEWEST_ROUNDS = 2
-_MOST_ROUNDS = 8
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 8
 _TARGET_SPREAD = 0.04
 """Of the comparison: enough to find possible leaders, which then get full timing."""
 _CLEARLY_SLOWER = 0.8

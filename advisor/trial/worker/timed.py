@@ -67,10 +67,7 @@ def confirm(bench: Bench[ConfirmTrial]) -> ConfirmResult:
 def measure_smaller(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, larger: Rung) -> Rung | None:
     """Measure the same training at the requested smaller micro-batch, in about half the time.
 
-    Timing stops once it is clearly slower than the larger one. If it fails, the larger one's measurements stand.
-
-    Returns:
-        The measurements; ``None`` if they failed (the trial's notes say why).
+    Timing stops once it is clearly slower than the larger one. ``None`` if it failed: a note says why.
     """
     spec = bench.spec
     smaller, policy = spec.smaller, spec.policy

@@ -27,8 +27,7 @@ __all__ = ["Earlier", "Limits", "measured"]
 _TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
 """Minimum seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
 
-_FEWEST_ROUNDS = 2
-_MOST_ROUNDS = 12
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 12
 
 _SPREAD_OF_RUNG = 0.03
 """Target spread of the ratio of two batches: more rounds would cost other combinations their time."""
