@@ -7,8 +7,8 @@ Two profiling runs traced allocation by allocation (on a CPU) give all lines, if
 (:mod:`advisor.predict.trace.extrapolate`). What the largest profiling run took beyond them is added.
 
 Elsewhere the lines go through the peaks of the profiling runs, one per phase. Within the passes the peak also moves
-(from the end of the backward pass to its start), always to a steeper line: the two *largest* points decide, if possible two
-past the regime in which the optimizer step is the peak. No line is flatter than what a sample's activations add.
+(from the end of the backward pass to its start), always to a steeper line: the two *largest* points decide, if possible
+two past the regime in which the optimizer step is the peak. No line is flatter than what a sample's activations add.
 
 Those lines are of live bytes. What the allocator holds beyond them fits no line: the largest point has its measured
 value, which grows with the live bytes by the smallest share that any point showed. The margin covers the rest.
