@@ -22,17 +22,7 @@ _USUAL_TRACE_SECONDS = 3.0
 
 
 class TimeBudget:
-    """The clock of one session.
-
-    Args:
-        limit_seconds: The user's time limit, for everything.
-        clock: A monotonic clock, in seconds.
-        share_of_trial: Share of the limit that one trial may spend on stepping.
-
-    Attributes:
-        durations: How long trials have taken so far.
-        limits: How long each trial may take.
-    """
+    """The clock of one session."""
 
     def __init__(
         self,
@@ -66,10 +56,7 @@ class TimeBudget:
     @property
     def expected_trial_seconds(self) -> float:
         """Predicted seconds of the next trial."""
-        if not self.durations.trial_seconds:
-            return self.durations.build_seconds + self.limits.measure_seconds
-        recent = sorted(self.durations.trial_seconds[-5:])
-        return recent[len(recent) // 2]
+        return self.durations.expected_trial_seconds(self.durations.build_seconds + self.limits.measure_seconds)
 
     @property
     def confirmation_seconds(self) -> float:
@@ -80,11 +67,14 @@ class TimeBudget:
         """
         return self.durations.build_seconds + self.durations.timing_seconds
 
+    def _fits(self, seconds: float, reserved: float) -> bool:
+        """Whether so many seconds fit before those reserved for the end, which are at most half of the limit."""
+        return self.remaining_seconds - min(reserved, self.limit_seconds / 2) > seconds
+
     @property
     def may_compare(self) -> bool:
         """Whether a comparison fits before the time reserved for confirmation."""
-        kept = min(self.confirmation_seconds, self.limit_seconds / 2)
-        return self.remaining_seconds - kept > self.expected_comparison_seconds
+        return self._fits(self.expected_comparison_seconds, self.confirmation_seconds)
 
     @property
     def may_trace(self) -> bool:
@@ -106,28 +96,19 @@ class TimeBudget:
         """
         repetitions = _KEPT_REPETITIONS if len(self.durations.trial_seconds) >= _FEWEST_POLICIES else 0
         end = self.expected_comparison_seconds + repetitions * self.durations.timing_seconds + self.confirmation_seconds
-        return self.remaining_seconds - min(end, self.limit_seconds / 2) > self.expected_trial_seconds
+        return self._fits(self.expected_trial_seconds, end)
 
     def may_compare_another(self, leaders: int = TIMED_LEADERS) -> bool:
-        """Whether another combination can be compared before the time reserved for timing and confirming leaders.
-
-        The reserve is at most half of the limit, however long a timed trial takes.
-
-        Args:
-            leaders: How many are still to be timed.
-        """
+        """Whether another combination can be compared before the time reserved for timing and confirming leaders."""
         end = self.expected_comparison_seconds + self.confirmation_seconds + leaders * self.durations.timing_seconds
-        end = min(end, self.limit_seconds / 2)
-        return self.remaining_seconds - end > self.durations.expected_short_seconds(2 * self.limits.turn_seconds)
+        return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
 
     @property
     def may_time_leader(self) -> bool:
         """Whether a leader can be timed before one comparison with the reference run and the confirmation."""
-        end = self.expected_comparison_seconds + self.confirmation_seconds
-        return self.remaining_seconds - min(end, self.limit_seconds / 2) > self.durations.timing_seconds
+        return self._fits(self.durations.timing_seconds, self.expected_comparison_seconds + self.confirmation_seconds)
 
     @property
     def may_repeat(self) -> bool:
         """Whether a leader can be measured again before the time reserved for confirmation."""
-        kept = min(self.confirmation_seconds, self.limit_seconds / 2)
-        return self.remaining_seconds - kept > self.durations.timing_seconds
+        return self._fits(self.durations.timing_seconds, self.confirmation_seconds)

@@ -21,18 +21,11 @@ from advisor.workload.sizes import size_words
 __all__ = ["SHARE_OF_CLIMBING_TRIAL", "SizeSearch"]
 
 SHARE_OF_CLIMBING_TRIAL = 1 / 24
-"""Share of the time limit for one trial: half that of other goals, because a climb takes several trials for each
-combination and most need only show whether they are above or below the floor."""
+"""Share of the time limit for one trial: half that of other goals, as a climb takes several for each combination."""
 
 
 class SizeSearch:
-    """One search over combinations and sizes.
-
-    Args:
-        context: The study, whose goal has a floor.
-        proposer: Proposes combinations and learns how far they got.
-        sized: Evaluates combinations at sizes.
-    """
+    """One search over combinations and sizes."""
 
     def __init__(self, context: StudyContext, proposer: Proposer, sized: SizedTrials) -> None:
         self._proposer = proposer
@@ -41,44 +34,33 @@ class SizeSearch:
         self._goal = context.goal
 
     def run(self) -> str:
-        """Search until there is a reason to stop.
-
-        Returns:
-            The reason, as the user reads it.
-        """
+        """Search until there is a reason to stop; return it, as the user reads it."""
         self._baseline()
         floor = floor_rate(self._sized.candidates, self._goal)
         if floor is None:
             return "plain training at the model's own size has no measurement that a floor could be a share of"
-        while True:
-            try:
+        try:
+            while True:
                 self._sized.check_budget()
-            except OutOfBudgetError as reason:
-                return str(reason)
-            if self._at_the_top():
-                return "the largest of the model's sizes keeps the floor already (list larger values in SIZES to go on)"
-            proposal = self._proposer.ask()
-            if proposal is None:
-                return "every combination of the search space was tried"
-            try:
-                climb = self._climb(proposal, floor)
-            except OutOfBudgetError as reason:
-                self._proposer.abandon(proposal)  # unfinished: a continued study resumes it
-                return str(reason)
-            except BaseException:
-                self._proposer.abandon(proposal)
-                raise
-            self._tell(proposal, climb, floor)
-
-    def _at_the_top(self) -> bool:
-        """Whether no larger size is left that another combination could keep the floor at."""
-        record = largest_so_far(self._sized.candidates, self._goal)
-        return record is not None and self._sized.place_of(record) == len(self._sized.rungs) - 1
-
-    # -- one combination ----------------------------------------------------------------------------------------
+                record = largest_so_far(self._sized.candidates, self._goal)
+                if record is not None and self._sized.place_of(record) == len(self._sized.rungs) - 1:
+                    return (
+                        "the largest of the model's sizes keeps the floor already (list larger values in SIZES to go "
+                        "on)"
+                    )
+                proposal = self._proposer.ask()
+                if proposal is None:
+                    return "every combination of the search space was tried"
+                try:
+                    climb = self._climb(proposal, floor)
+                except BaseException:
+                    self._proposer.abandon(proposal)  # unfinished: a continued study resumes it
+                    raise
+                self._tell(proposal, climb, floor)
+        except OutOfBudgetError as reason:
+            return str(reason)
 
     def _baseline(self) -> None:
-        """Plain training at the model's own size and batch."""
         if self._sized.own is None or any(candidate.role is Role.BASELINE for candidate in self._sized.candidates):
             return
         begin = self._budget.elapsed_seconds
@@ -90,14 +72,10 @@ class SizeSearch:
             before, baseline = evaluation.before, evaluation.candidate
         for candidate in (*before, baseline):
             self._sized.record(candidate, self._sized.own)
-        self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+        self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:
-        """Climb with a combination to the largest size that keeps the floor.
-
-        Raises:
-            OutOfBudgetError: Trials or time ran out on the way.
-        """
+        """Climb with a combination to the largest size that keeps the floor."""
         combination = proposal.combination
         plainest = combination == self._sized.plainest
         others = [one for one in self._sized.candidates if Combination.of(one.policy) != combination]
@@ -120,16 +98,12 @@ class SizeSearch:
     def _tell(self, proposal: Proposal, climb: Climb, floor: float) -> None:
         """Translate a climb for the sampler: how large it came, and by how much it fell short where it did not."""
         tried = [one for one in self._sized.candidates if Combination.of(one.policy) == proposal.combination]
-        place = climb.best
-        constraints: dict[str, float] = {}
-        share: float | None = None
+        place, share, short = climb.best, None, 0.0
         if place is None:
             last = tried[-1] if tried else None
             place = 0 if last is None else self._sized.place_of(last)
             share = self._share_of_floor(last, floor)
-            constraints["floor"] = 1 / share - 1 if share < 1 else 1.0
-        else:
-            constraints["floor"] = 0.0
+            short = 1 / share - 1 if share < 1 else 1.0
         rung = self._sized.rungs[place]
         attributes: dict[str, str | int | float | bool | None] = {
             "policy": proposal.combination.label,
@@ -140,7 +114,7 @@ class SizeSearch:
         }
         value = worth(self._sized.rungs, place, share)
         by_chance = any(one.outcome.is_by_chance for one in tried)
-        self._proposer.tell(proposal, value, constraints, attributes, try_again=by_chance)
+        self._proposer.tell(proposal, value, {"floor": short}, attributes, try_again=by_chance)
 
     def _share_of_floor(self, candidate: Candidate | None, floor: float) -> float:
         """How near a combination came to the floor; to the memory limit where it did not fit."""

@@ -21,16 +21,9 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     """One study while it runs: made once, when the probe has shown what the workload is.
 
     Attributes:
-        request: What is asked for.
-        folder: The study folder.
-        hardware: The device.
         usable_bytes: The memory limit of profiling runs: all that is free on the device.
         goal: The goal, with the global batch and the numbers of devices that this workload allows.
-        facts: What the probe learned.
         space: What may be combined here.
-        ledger: Everything that was tried.
-        budget: The clock of this run.
-        progress: Told of everything that happens.
     """
 
     request: TuneRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -23,73 +24,54 @@ from advisor.workload.sizes import SizeCounts
 __all__ = ["Search"]
 
 
+@dataclass
 class Search:
-    """One search, and what it says besides the candidates that it writes into the ledger.
+    """One search, and what it says besides the candidates that it writes into the ledger."""
 
-    Args:
-        context: The study.
-        trials: Runs the trials.
-        guard: Holds what would lead against the reference run, before it leads.
-        name: Of the study in a storage that several workers share.
-    """
-
-    def __init__(self, context: StudyContext, trials: Trials, guard: Guard, name: str) -> None:
-        self._context = context
-        self._trials = trials
-        self._guard = guard
-        self._name = name
-        self.notes: list[str] = []
-        self.standings: dict[str, Standing] = {}
+    context: StudyContext
+    trials: Trials
+    guard: Guard
+    name: str
+    notes: list[str] = field(default_factory=list)
+    standings: dict[str, Standing] = field(default_factory=dict)
 
     def run(self) -> tuple[str, bool]:
-        """Search until there is a reason to stop.
-
-        Returns:
-            The reason, and whether nothing is left to try.
-        """
-        kind = ComparingEvaluator if self._trials.turns.wanted else Evaluator
-        times_half = len(self._context.space.batch_fractions) == 1
-        evaluator = kind(self._context, self._trials, times_half=times_half)
-        with contextlib.closing(self._proposer(self._context.space)) as proposer:
-            loop = SearchLoop(self._context, proposer, evaluator, self._guard)
+        """Search until there is a reason to stop; return it, and whether nothing is left to try."""
+        kind = ComparingEvaluator if self.trials.turns.wanted else Evaluator
+        times_half = len(self.context.space.batch_fractions) == 1
+        evaluator = kind(self.context, self.trials, times_half=times_half)
+        with contextlib.closing(self._proposer(self.context.space)) as proposer:
+            loop = SearchLoop(self.context, proposer, evaluator, self.guard)
             try:
                 return loop.run(), proposer.untried == 0
             finally:
-                self.notes += [*_notes_on_pairs(proposer), *evaluator.notes]
+                self.notes += [
+                    f"{first} and {second} failed in each of {count} combinations that had both, while each went well "
+                    "without the other: they do not go together here"
+                    for (first, second), count in proposer.failing_pairs.items()
+                ]
+                self.notes += evaluator.notes
                 self.standings.update(proposer.standings())
 
     def run_over_sizes(self, counts: SizeCounts) -> tuple[str, bool]:
-        """Find the largest size for each combination; the same.
-
-        Args:
-            counts: The sizes with their parameters.
-        """
+        """Find the largest size for each combination; the same."""
         # A combination is proposed once: which batches it is tried at is the climb's affair.
-        space = msgspec.structs.replace(self._context.space, batch_fractions=(1.0,))
-        sized = SizedTrials(self._context, self._trials, self._guard, counts)
+        space = msgspec.structs.replace(self.context.space, batch_fractions=(1.0,))
+        sized = SizedTrials(self.context, self.trials, self.guard, counts)
         with contextlib.closing(self._proposer(space)) as proposer:
             try:
-                return SizeSearch(self._context, proposer, sized).run(), proposer.untried == 0
+                return SizeSearch(self.context, proposer, sized).run(), proposer.untried == 0
             finally:
                 self.notes += sized.notes
 
     def _proposer(self, space: ResolvedSpace) -> Proposer:
-        request = self._context.request
+        request = self.context.request
         return Proposer(
             space,
-            storage=self._context.folder.database if request.storage is None else request.storage,
+            storage=self.context.folder.database if request.storage is None else request.storage,
             # What a folder holds is checked by its marker; in a shared storage the name tells studies apart.
-            study_name="momadvise" if request.storage is None else self._name,
+            study_name="momadvise" if request.storage is None else self.name,
             maximize=directions(request.goal),
             seed=request.seed,
             sampler=request.sampler,
         )
-
-
-def _notes_on_pairs(proposer: Proposer) -> list[str]:
-    """Say which settings do not go together here, as far as the search has seen."""
-    return [
-        f"{first} and {second} failed in each of {count} combinations that had both, while each went well without the "
-        "other: they do not go together here"
-        for (first, second), count in proposer.failing_pairs.items()
-    ]

@@ -1,10 +1,8 @@
 """The candidates of a study: one list, in memory and on disk, which only the ledger changes.
 
-Every change is on disk before it is in memory. A new candidate is a line at the end of the file; a changed one takes
-the place of the old one in a file that is written anew, whole. So a process that is killed leaves a ledger from before
-a change or from after it. An answer is chosen from candidates: before one of them is changed, a stored answer is
-withdrawn, since that change may be what rules out its winner. New candidates leave it in place: it remains the answer
-of the shorter search, and its budgets say so.
+Every change is on disk before it is in memory: a new candidate is appended, for a changed one the file is written anew,
+whole. So a killed process leaves a ledger from before a change or from after it. A changed candidate withdraws a stored
+answer, whose winner it may rule out. A new one does not: that remains the answer of the shorter search.
 """
 
 from __future__ import annotations
@@ -74,9 +72,6 @@ class Ledger:
     def replace(self, change: Callable[[Candidate], Candidate]) -> None:
         """Apply a change to all candidates at once, or to none.
 
-        Args:
-            change: Returns the changed candidate, or the same one.
-
         Raises:
             OSError: It could not be written; the ledger is as before.
         """
@@ -102,13 +97,8 @@ class Ledger:
 def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Candidate]:
     """Drop the candidates that a new run of the study must try again because they failed by chance.
 
-    These are the baseline, which everything is compared with, and for ``bigger`` every step of a climb. A compared
-    candidate that was lost while it was timed may lead again. Other combinations are proposed again, and stay in the
-    table until then.
-
-    Args:
-        candidates: Of earlier runs.
-        kind: What to optimize.
+    These are the baseline, every step of a climb (``bigger``), and a compared candidate that was lost while it was
+    timed. Other combinations are proposed again, and stay in the table until then.
     """
     compared = {one.policy.key for one in candidates if one.outcome is Outcome.COMPARED}
 
@@ -121,11 +111,7 @@ def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Cand
 
 
 def lost_candidates(candidates: Sequence[Candidate]) -> int:
-    """Count candidates killed from outside and never measured: they are tried again beyond the trial budget.
-
-    Args:
-        candidates: Of earlier runs.
-    """
+    """Count candidates killed from outside and never measured: they are tried again beyond the trial budget."""
     ends = {Outcome.LOST: set[object](), Outcome.OK: set[object]()}
     for one in candidates:
         if one.outcome in ends:

@@ -25,8 +25,9 @@ from advisor.search.study.sampler import Attribute, Proposal, Proposer
 from advisor.session.budget import TIMED_LEADERS
 from advisor.session.context import StudyContext
 from advisor.session.stopping import StoppingRule
+from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
-from advisor.session.trials.evaluate import Evaluation, Evaluator
+from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.outcome import Outcome
@@ -41,18 +42,12 @@ _NOISE_OF_PROFILING_RUNS = 0.1
 
 
 class SearchLoop:
-    """One search.
-
-    Args:
-        context: The study.
-        proposer: Proposes combinations and learns from their results.
-        evaluator: Turns combinations into candidates; a comparing one times only possible leaders at length.
-        guard: Compares a candidate that would lead with the reference run before it leads.
-    """
+    """One search."""
 
     def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
         self._proposer = proposer
         self._evaluator = evaluator
+        self._comparing = evaluator if isinstance(evaluator, ComparingEvaluator) else None
         self._budget = context.budget
         self._goal = context.goal
         self._trial_budget = context.request.trials
@@ -81,61 +76,49 @@ class SearchLoop:
 
     @property
     def _combinations(self) -> int:
-        """Number of combinations with measurements at any batch."""
         known = (one for one in self._ledger.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
         return len({one.policy.combination_key for one in known})
 
-    @property
-    def _compares(self) -> bool:
-        return isinstance(self._evaluator, ComparingEvaluator)
-
     def run(self) -> str:
-        """Search until there is a reason to stop.
-
-        Returns:
-            The reason, as the user reads it.
-        """
+        """Search until there is a reason to stop; return it, as the user reads it."""
         if self._ledger.baseline is None:
             begin = self._budget.elapsed_seconds
             baseline = self._evaluator.baseline()
             if baseline is not None:
                 self._record(baseline)
-                self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+                self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
         baseline = self._ledger.baseline
         if baseline is not None:
             self._evaluator.explain_baseline(baseline)
-        if isinstance(self._evaluator, ComparingEvaluator):
-            known = {one.policy.key for one in self._ledger.candidates if not one.outcome.is_by_chance}
-            for one in self._evaluator.baseline_is(baseline, self._ledger.candidates):
-                if one.policy.key not in known:
-                    self._record(one)
-        if not isinstance(self._evaluator, ComparingEvaluator):
+        if self._comparing is None:
             return self._proposed()
+        known = {one.policy.key for one in self._ledger.candidates if not one.outcome.is_by_chance}
+        for one in self._comparing.baseline_is(baseline, self._ledger.candidates):
+            if one.policy.key not in known:
+                self._record(one)
         reason = ""
         # With fewer leaders than expected, the time reserved for them goes to further comparisons.
         for leaders in (TIMED_LEADERS, 1):
             reason = self._proposed(leaders)
-            self._time_leaders(self._evaluator)
+            self._time_leaders(self._comparing)
         return reason
 
     def _proposed(self, leaders: int = 0) -> str:
-        """Try proposals until there is a reason to stop.
-
-        Args:
-            leaders: Number of leaders to reserve time for, where combinations are compared first.
-        """
+        """Try proposals until there is a reason to stop."""
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
                 return f"the limit of {self._trial_budget} trials was reached"
             # Try the first policy however little time there is: no answer at all helps nobody.
-            room = self._may_compare_another(leaders) if self._compares else self._budget.may_start_trial
+            room = self._budget.may_start_trial
+            if self._comparing is not None:
+                room = self._budget.may_compare_another(max(1, leaders - len(self._led)))
             if self._ledger.candidates and not room:
                 return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
                     self._stopping.what_more()
                 )
             reason = self._stopping.reason()
-            if reason is not None and not (self._compares and self._combinations < _FEWEST_COMPARED):
+            if reason is not None and (self._comparing is None or self._combinations >= _FEWEST_COMPARED):
                 return reason + self._but_for_set_ups
             begin = self._budget.elapsed_seconds
             self._number = self._ledger.next_number
@@ -149,21 +132,17 @@ class SearchLoop:
                 raise
             seconds = self._budget.elapsed_seconds - begin
             if is_measured(evaluation.candidate):
-                self._budget.durations.learn_trial_seconds(seconds)
+                self._budget.durations.trial_seconds.append(seconds)
             elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.uses:
-                self._budget.durations.learn_short_seconds(seconds)  # plain training was sized before
+                self._budget.durations.short_seconds.append(seconds)  # plain training was sized before
             found, _ = self._recorded(evaluation)
             self._tell(proposal, evaluation, found)
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
-            if self._compares and timed_out:
+            if self._comparing is not None and timed_out:
                 self._put_off_set_ups(evaluation.candidate)
-            if isinstance(self._evaluator, ComparingEvaluator) and any(map(is_measured, self._ledger.candidates)):
+            if self._comparing is not None and any(map(is_measured, self._ledger.candidates)):
                 # Measure a certain leader now, whatever the rest of the time goes to.
-                self._time_leaders(self._evaluator, surely=True)
-
-    def _may_compare_another(self, leaders: int) -> bool:
-        """Whether there is time left beyond that reserved for ``leaders`` (which includes those already timed)."""
-        return self._budget.may_compare_another(max(1, leaders - len(self._led)))
+                self._time_leaders(self._comparing, surely=True)
 
     @property
     def _but_for_set_ups(self) -> str:
@@ -210,7 +189,7 @@ class SearchLoop:
             evaluation = evaluator.time_leader(
                 leader, best=pace(self._ledger.candidates, self._goal, gpu_count=leader.policy.gpu_count)
             )
-            self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
             found, others = self._recorded(evaluation)
             timed = [one for one in (*others, *found) if is_measured(one) and is_faithful(one, self._goal)]
             self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))
@@ -252,12 +231,12 @@ class SearchLoop:
         if proposal.recipe_name is not None and plainest and self._ledger.baseline is None:
             # The workload states no batch: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
-        if isinstance(self._evaluator, ComparingEvaluator):
+        if self._comparing is not None:
             if role is Role.HAND_TUNED:
                 # The answer compares everything with the hand-tuned default, so it is timed in any case; the first
                 # batch of its ladder says what its short steps would.
-                return self._evaluator.time_at_once(combination, role)
-            return self._evaluator.compare(combination, role)
+                return self._comparing.time_at_once(combination, role)
+            return self._comparing.compare(combination, role)
         return self._evaluator.evaluate(
             combination,
             proposal.batch_fraction,
@@ -276,13 +255,7 @@ class SearchLoop:
         self._progress.trial_ended(self._number, candidate, best=self.best(), baseline=self._ledger.baseline)
 
     def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
-        """Translate an evaluation for the sampler: the best value, or the constraint that it violates.
-
-        Args:
-            proposal: The proposal that was evaluated.
-            evaluation: Its result.
-            found: Its candidate, and that of the smaller batch if there is one, checked by the guard.
-        """
+        """Translate an evaluation for the sampler: the best value, or the constraint that it violates."""
         candidate = self._better(found)
         attributes: dict[str, Attribute] = {
             "policy": candidate.policy.label,

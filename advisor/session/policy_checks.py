@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.errors import MethodRefusedError, PolicyError
@@ -18,11 +17,7 @@ __all__ = ["changes_since", "check_applies", "check_meant", "on_same_device"]
 
 
 def check_meant(file: PolicyFile, path: Path, source: WorkloadSource) -> None:
-    """The policy must be one of this model, for one device.
-
-    Raises:
-        PolicyError: It is not.
-    """
+    """The policy must be one of this model, for one device."""
     if file.policy.gpu_count > 1:
         raise PolicyError(
             f"A policy for one device can be verified beside a plain loop, but {path} has "
@@ -40,11 +35,7 @@ def check_meant(file: PolicyFile, path: Path, source: WorkloadSource) -> None:
 
 
 def check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> None:
-    """Check that the policy's methods apply.
-
-    Raises:
-        MethodRefusedError: One does not.
-    """
+    """Check that the policy's methods apply."""
     verdict = judge(policy.methods, facts=facts, hardware=hardware, accumulation_steps=policy.accumulation_steps)
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
@@ -64,12 +55,8 @@ def changes_since(file: PolicyFile, source: WorkloadSource, hardware: Hardware) 
         notes.append("the model's file has changed since the policy was measured")
     if not on_same_device(file, hardware):
         notes.append(f"the policy was measured on {file.fingerprints.hardware['name']}; peak and speed are of this one")
-    now = versions()
-    changed = _changed(file.fingerprints.versions, now)
+    before, now = file.fingerprints.versions, versions()
+    changed = [f"{name} {now[name]} (was {was})" for name, was in before.items() if now.get(name, was) != was]
     if changed:
         notes.append("since the policy was measured other versions were installed: " + ", ".join(changed))
     return notes
-
-
-def _changed(before: dict[str, str], now: dict[str, str]) -> Sequence[str]:
-    return [f"{name} {now[name]} (was {was})" for name, was in before.items() if name in now and now[name] != was]

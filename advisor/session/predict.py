@@ -25,7 +25,7 @@ from advisor.text.printable import shown
 from advisor.text.ranges import whole
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
-from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.process.runner import Runner
 from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
 from advisor.workload.workload import WorkloadSource
@@ -40,13 +40,9 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to predict.
 
     Attributes:
-        source: The workload.
         policy_file: The policy to apply; ``None`` for plain training.
         batch: The micro-batch to look at; ``None`` for the policy's, or else the workload's ``BATCH_SIZE``.
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
         profile: Name of a GPU's profile, to predict for that instead of a device of this machine.
-        memory_limit_bytes: Memory that the training may take; ``None`` for all that is free.
-        seed: Of the model and its batches.
     """
 
     source: WorkloadSource
@@ -74,10 +70,6 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outlook:
     """Predict the memory of a policy on a device.
-
-    Args:
-        request: What to predict.
-        tell: Called with short progress messages.
 
     Raises:
         UserError: A mistake that the user can fix.
@@ -109,7 +101,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     prediction = result.prediction
     assert prediction is not None, "a trial without a prediction has raised"
     batch, batch_from = _batch(request, policy, prediction)
-    known = [*filter(None, [which]), *_notes(request, hardware, profile), *_of_several(policy)]
+    known = [*filter(None, [which]), *_notes(request, hardware, profile, policy.gpu_count)]
     if verdict.reason:
         known.append(verdict.reason)
     if kept is not None:
@@ -148,7 +140,6 @@ def _limit(request: PredictRequest, hardware: Hardware) -> tuple[int, str]:
 
 
 def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction) -> tuple[int, str]:
-    """The batch to look at, and where it comes from."""
     if request.batch is not None:
         return request.batch, "--batch"
     if request.policy_file is not None:
@@ -159,7 +150,6 @@ def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction
 
 
 def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int) -> PredictTrial:
-    """The trial that answers."""
     stands_for = None
     if request.profile is not None:
         assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
@@ -187,23 +177,8 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
 
 
 def _answered(spec: PredictTrial, tell: Callable[[str], None]) -> PredictResult:
-    """Trace in a worker.
-
-    Raises:
-        UserError: The workload or the policy cannot be used.
-        NothingPredictedError: There is no prediction.
-    """
-
-    def hear(event: RunnerEvent) -> None:
-        if event.kind is RunnerEventKind.WORKER_STARTING:
-            tell("starting")
-        elif event.kind is RunnerEventKind.PROGRESS:
-            tell(event.text)
-
-    with (
-        PrivateFolder("predict") as folder,
-        Runner(folder, on_event=hear) as runner,
-    ):
+    """Trace in a worker."""
+    with PrivateFolder("predict") as folder, Runner(folder, tell=tell) as runner:
         result = runner.run(spec)
         printed = runner.tail_of_log(result.key)
     if result.prediction is None:
@@ -212,13 +187,7 @@ def _answered(spec: PredictTrial, tell: Callable[[str], None]) -> PredictResult:
 
 
 def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Exception:
-    """The error for a trial without a prediction.
-
-    Args:
-        result: The trial's result.
-        printed: The last lines that it printed.
-        elsewhere: Whether the device belongs to another machine.
-    """
+    """The error for a trial without a prediction."""
     match result.outcome:
         case Outcome.OK:
             return NothingPredictedError(
@@ -239,27 +208,22 @@ def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Excepti
     return NothingPredictedError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
 
 
-def _of_several(policy: Policy) -> list[str]:
-    """Notes on what is not predicted for several devices."""
-    if policy.gpu_count == 1:
-        return []
-    return [
-        f"Memory and batch are of each of the {policy.gpu_count} devices: the first was traced, with the others taken "
-        "to do the same. What the communication library takes itself is not in it, and no time is predicted."
-    ]
-
-
-def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None) -> list[str]:
-    """Notes on what cannot be checked for a device of another machine."""
-    if profile is None:
-        return []
-    notes = [
-        f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU.",
-        "Kernels that a method or a library has for GPUs alone are not followed.",
-    ]
-    if request.memory_limit_bytes is None:
+def _notes(request: PredictRequest, hardware: Hardware, profile: Profile | None, gpu_count: int) -> list[str]:
+    """Notes on what is not predicted for a device of another machine, and for several devices."""
+    notes = []
+    if profile is not None:
+        notes += [
+            f"Predicted for {hardware.name} from a trace on this machine's CPU; not measured on that GPU.",
+            "Kernels that a method or a library has for GPUs alone are not followed.",
+        ]
+    if profile is not None and request.memory_limit_bytes is None:
         notes.append(
             f"Of its {format_bytes(hardware.memory_bytes)} (published), {format_bytes(CUDA_CONTEXT_BYTES)} are left "
             "for the CUDA context and its libraries: an assumption, as that depends on driver and libraries."
+        )
+    if gpu_count > 1:
+        notes.append(
+            f"Memory and batch are of each of the {gpu_count} devices: the first was traced, with the others taken to "
+            "do the same. What the communication library takes itself is not in it, and no time is predicted."
         )
     return notes

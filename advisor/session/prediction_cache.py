@@ -1,9 +1,8 @@
 """Predictions that were made before: the same question is not traced twice.
 
-A question is all that the answer depends on: the model's files, the policy, the device, the versions of the libraries
-and of this package. What else the model's code read is kept with the answer, and must be what it was. An answer lies in
-a file of its own below the user's cache folder (``MOMADVISE_CACHE`` names another). What cannot be read, or answers
-another question, counts as not there and is replaced; where nothing can be written, nothing is kept.
+A question is all that the answer depends on: the model's files, the policy, the device, the versions. What else the
+model's code read is kept with the answer, and must be what it was. Each answer is a file below the user's cache folder
+(``MOMADVISE_CACHE`` names another). Unreadable ones are replaced; where nothing can be written, nothing is kept.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ class KeptPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One file.
 
     Attributes:
-        question: All that the answer depends on.
         date: ISO date of the trace.
-        result: The answer.
         identity: What the model's code read for it.
     """
 
@@ -49,11 +46,7 @@ class KeptPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PredictionCache:
-    """Finds and keeps predictions.
-
-    Args:
-        folder: Where; by default below the user's cache folder.
-    """
+    """Finds and keeps predictions."""
 
     def __init__(self, folder: Path | None = None) -> None:
         named = os.environ.get("MOMADVISE_CACHE")
@@ -64,12 +57,7 @@ class PredictionCache:
         return self._folder / f"{hashlib.sha256(_question(spec, device).encode()).hexdigest()[:16]}.json"
 
     def find(self, spec: PredictTrial, device: str) -> KeptPrediction | None:
-        """What was answered before.
-
-        Args:
-            spec: The trial that would answer.
-            device: Name of the device.
-        """
+        """What was answered before."""
         kept = read_record(self.path(spec, device), KeptPrediction)
         if kept is None or kept.question != _question(spec, device) or kept.result.prediction is None:
             return None

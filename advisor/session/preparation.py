@@ -29,15 +29,10 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request and the machine that it is for.
 
     Attributes:
-        request: The request.
         space: The search space, narrowed to the requested methods if there are any.
         hardware: The device, with the least free memory of those that train together.
-        gpu_counts: Numbers of devices that may train together.
-        memory: Memory that trials may take.
         price: Price of the device; ``None`` if no cost is asked for.
         budget: The clock, which began with the request.
-        marker: Marker of the study.
-        notes: Notes for the user.
     """
 
     request: TuneRequest
@@ -70,9 +65,6 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare(request: TuneRequest) -> Preparation:
     """Check a request against this machine.
-
-    Args:
-        request: The request, whose own values are checked.
 
     Raises:
         UserError: A mistake that the user can fix.

@@ -20,33 +20,7 @@ __all__ = ["TuneRequest"]
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One tuning, as asked for.
-
-    Attributes:
-        source: The workload.
-        goal: What to optimize.
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
-        memory_limit_bytes: Upper limit of device memory, or ``None`` for what is free.
-        fidelity: Worst class of method that may win, or ``None`` for the search space's own ceiling.
-        search_space: Name of a shipped space or path of a YAML file.
-        methods: Methods asked for by name: nothing else is tried, and each of them must apply. Empty for the space.
-        sampler: How the next combination is chosen.
-        storage: Where the study is kept so that several workers share it: URL of a database or a journal file; ``None``
-            for a file of its own in the output folder.
-        trials: Most policies to measure.
-        time_limit_seconds: Most seconds to spend, confirmation included.
-        global_batch: Samples per optimizer step if that must stay fixed.
-        gpu_counts: Numbers of devices to train on, ascending; ``None`` for one, or for ``cheapest`` and on several
-            machines 1, 2, 4, ... up to what is there.
-        nodes: The machines whose devices train together, of which this is the first.
-        price: ``--price``; ``None`` for the profile's.
-        usd_per_kilowatt_hour: ``--kwh-price``.
-        preference: ``cheapest``: which point of the frontier to pick.
-        floor: ``bigger``: the throughput to keep.
-        output: Folder for everything that is written, or ``None`` for one named after the workload.
-        seed: Seed of the models, batches and proposals.
-        wait: Whether to wait while another process tunes into the same folder (else that is an error).
-    """
+    """One tuning, as asked for."""
 
     source: WorkloadSource
     goal: GoalKind = GoalKind.FASTER

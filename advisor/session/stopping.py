@@ -17,12 +17,7 @@ and at most 24 trials, within 2.1 % of the best in each."""
 
 
 class StoppingRule:
-    """Watches one search.
-
-    Args:
-        proposer: Proposes combinations, and estimates the remaining gain.
-        kind: What to optimize.
-    """
+    """Watches one search."""
 
     def __init__(self, proposer: Proposer, kind: GoalKind) -> None:
         self._proposer = proposer

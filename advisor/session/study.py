@@ -109,10 +109,7 @@ def default_folders(marker: StudyMarker) -> Iterator[Path]:
 
 
 def check_folder(path: Path, marker: StudyMarker) -> StudyMarker | None:
-    """Check the folder without changing it.
-
-    Returns:
-        Its marker, or ``None`` if the folder is new or empty.
+    """Check the folder without changing it; return its marker, or ``None`` if it is new or empty.
 
     Raises:
         OutputFolderError: It is a file, foreign, another study's, or not readable.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 
 __all__ = ["SHARE_OF_TRIAL", "Durations", "TrialLimits"]
 
@@ -44,11 +45,11 @@ class Durations:
     """What trials have taken so far.
 
     Attributes:
-        build_seconds: Start-up, building the model and its first steps.
-        trial_seconds: Each policy, from its proposal to its measurements.
+        build_seconds: Of the probe: start-up, building the model and its first steps.
+        trial_seconds: Each policy, from its proposal to its measurements, sizing included.
         short_seconds: Each combination that was compared by short steps.
-        timing_seconds: Timing one batch.
-        comparison_seconds: A candidate's own run in a comparison; ``None`` before the first.
+        timing_seconds: The longest timing of one batch, which a confirmation does in a fresh process.
+        comparison_seconds: The longest run of a candidate for a comparison; ``None`` before the first.
     """
 
     def __init__(self) -> None:
@@ -58,45 +59,21 @@ class Durations:
         self.timing_seconds = 0.0
         self.comparison_seconds: float | None = None
 
-    def learn_build_seconds(self, seconds: float) -> None:
-        """Record how long the probe took: start-up, building the model and its first steps."""
-        self.build_seconds = max(self.build_seconds, seconds)
-
-    def learn_trial_seconds(self, seconds: float) -> None:
-        """Record how long a policy took from its proposal to its measurements, sizing included."""
-        self.trial_seconds.append(seconds)
-
-    def learn_short_seconds(self, seconds: float) -> None:
-        """Record how long the comparison of a combination by short steps took."""
-        self.short_seconds.append(seconds)
-
-    def learn_timing_seconds(self, seconds: float) -> None:
-        """Record how long timing one batch took: a confirmation does that in a fresh process."""
-        self.timing_seconds = max(self.timing_seconds, seconds)
-
-    def learn_comparison_seconds(self, seconds: float) -> None:
-        """Record how long a candidate's own run in a comparison with the reference run took."""
-        self.comparison_seconds = max(self.comparison_seconds or 0.0, seconds)
-
     def expected_short_seconds(self, otherwise: float) -> float:
-        """Predict how long comparing the next combination by short steps takes.
+        """Predict how long comparing the next combination by short steps takes."""
+        return _recently(self.short_seconds, otherwise)
 
-        Args:
-            otherwise: The prediction before the first comparison.
-        """
-        recent = sorted(self.short_seconds[-5:])
-        return recent[len(recent) // 2] if recent else otherwise
+    def expected_trial_seconds(self, otherwise: float) -> float:
+        """Predict how long the next trial takes."""
+        return _recently(self.trial_seconds, otherwise)
+
+
+def _recently(seconds: Sequence[float], otherwise: float) -> float:
+    return statistics.median_high(seconds[-5:]) if seconds else otherwise
 
 
 class TrialLimits:
-    """Soft limits for stepping, and hard limits of whole trials.
-
-    Args:
-        limit_seconds: The user's time limit, for everything.
-        share_of_trial: Share of it that one trial may spend on stepping.
-        durations: What trials have taken so far.
-        remaining: Returns the seconds that are left.
-    """
+    """Soft limits for stepping, and hard limits of whole trials."""
 
     def __init__(
         self, limit_seconds: float, share_of_trial: float, durations: Durations, remaining: Callable[[], float]
@@ -105,11 +82,12 @@ class TrialLimits:
         self._share_of_trial = share_of_trial
         self._durations = durations
         self._remaining = remaining
+        self._set_up_seconds = limit_seconds * _SHARE_TO_SET_UP
 
     @property
     def measure_seconds(self) -> float:
         """Soft limit for the stepping of one timed trial."""
-        return min(_LONGEST_TRIAL_SECONDS, max(_SHORTEST_TRIAL_SECONDS, self._limit_seconds * self._share_of_trial))
+        return self._share(self._share_of_trial, _SHORTEST_TRIAL_SECONDS, _LONGEST_TRIAL_SECONDS)
 
     @property
     def sizing_seconds(self) -> float:
@@ -119,8 +97,7 @@ class TrialLimits:
     @property
     def turn_seconds(self) -> float:
         """How long a combination's short steps may take turns with those of plain training."""
-        share = self._limit_seconds * _SHARE_OF_TURNS
-        return min(_LONGEST_TURNS_SECONDS, max(_SHORTEST_TURNS_SECONDS, share))
+        return self._share(_SHARE_OF_TURNS, _SHORTEST_TURNS_SECONDS, _LONGEST_TURNS_SECONDS)
 
     @property
     def longest_step_seconds(self) -> float:
@@ -138,29 +115,18 @@ class TrialLimits:
     @property
     def comparison_step_seconds(self) -> float:
         """Soft limit for the stepping of a run that is compared with the reference run, or of the latter."""
-        share = self._limit_seconds * _SHARE_OF_COMPARISON
-        return min(_LONGEST_COMPARISON_SECONDS, max(_SHORTEST_COMPARISON_SECONDS, share))
+        return self._share(_SHARE_OF_COMPARISON, _SHORTEST_COMPARISON_SECONDS, _LONGEST_COMPARISON_SECONDS)
 
     def comparison_limit_seconds(self, *, slow_start: bool = False) -> float:
-        """Hard limit of such a run.
-
-        Args:
-            slow_start: Whether a method needs a set-up that may take long.
-        """
+        """Hard limit of such a run."""
         patient = 5.0 + 2 * self._durations.build_seconds + _PATIENCE * self.comparison_step_seconds
         return max(patient, min(patient + self._set_up_seconds, self._remaining())) if slow_start else patient
 
-    @property
-    def _set_up_seconds(self) -> float:
-        return self._limit_seconds * _SHARE_TO_SET_UP
+    def _share(self, share: float, least_seconds: float, most_seconds: float) -> float:
+        return min(most_seconds, max(least_seconds, self._limit_seconds * share))
 
     def hard_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
-        """Hard limit of one trial.
-
-        Args:
-            expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known yet.
-            slow_start: Whether a method needs a set-up that may take long.
-        """
+        """Hard limit of one trial."""
         stepping = self.measure_seconds
         if expected_step_seconds is not None:
             stepping = max(stepping, _STEPS_OF_TRIAL * expected_step_seconds)
@@ -183,12 +149,7 @@ class TrialLimits:
         return without + self._set_up_seconds
 
     def confirmation_limit_seconds(self, expected_step_seconds: float | None, *, slow_start: bool = False) -> float:
-        """Hard limit of the confirming run, which may exceed the time limit because an answer needs it.
-
-        Args:
-            expected_step_seconds: Predicted seconds per step, or ``None`` if nothing is known.
-            slow_start: Whether a method needs a set-up that may take long.
-        """
+        """Hard limit of the confirming run, which may exceed the time limit because an answer needs it."""
         stepping = max(self.measure_seconds, _STEPS_OF_TRIAL * (expected_step_seconds or 0.0))
         return 30.0 + 2 * self._durations.build_seconds + 2 * stepping + (self._set_up_seconds if slow_start else 0.0)
 

@@ -31,10 +31,6 @@ __all__ = ["run_session"]
 def run_session(request: TuneRequest, progress: Progress) -> Answer:
     """Tune, or return the stored answer of an equal request.
 
-    Args:
-        request: What to tune.
-        progress: Told of everything that happens.
-
     Raises:
         UserError: A mistake that the user can fix.
         TrialError: Nothing could be measured, or nothing fits.
@@ -145,7 +141,6 @@ def _rests_on_chance(stored: Answer) -> bool:
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:
-    """Whether two goals of one study pick the same from the measurements."""
     return (one.price, one.usd_per_kilowatt_hour, one.preference) == (
         other.price,
         other.usd_per_kilowatt_hour,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,7 +21,7 @@ from advisor.session.context import StudyContext
 from advisor.session.explore import Search
 from advisor.session.ledger import Ledger
 from advisor.session.preparation import Preparation
-from advisor.session.setup.fit import fit_to_workload
+from advisor.session.setup.device_counts import fit_to_workload
 from advisor.session.setup.same_model import keep_identity, model_of
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.probe import count_parameters, probe
@@ -33,58 +33,42 @@ from advisor.trial.process.runner import Runner
 __all__ = ["Tuning"]
 
 
+@dataclass
 class Tuning:
-    """The steps of one tuning.
+    """The steps of one tuning."""
 
-    Args:
-        preparation: The request, checked against this machine.
-        folder: The study folder, its lock held.
-        goal: The goal, with the memory limit of this study.
-        progress: Told of everything that happens.
-        notes: Notes for the user so far.
-        searched: An answer of this study whose search is enough: only the pick is made and confirmed again.
-    """
-
-    def __init__(
-        self,
-        preparation: Preparation,
-        folder: StudyFolder,
-        goal: Goal,
-        progress: Progress,
-        notes: Sequence[str],
-        searched: Answer | None = None,
-    ) -> None:
-        self._preparation = preparation
-        self._folder = folder
-        self._goal = goal
-        self._progress = progress
-        self._notes = list(notes)
-        self._searched = searched
+    preparation: Preparation
+    folder: StudyFolder
+    goal: Goal
+    progress: Progress
+    notes: list[str]
+    searched: Answer | None
+    """An answer of this study whose search is enough: only the pick is made and confirmed again."""
 
     def run(self) -> Answer:
         """Probe, search, choose, confirm, write."""
-        preparation, request = self._preparation, self._preparation.request
+        preparation, request = self.preparation, self.preparation.request
         hardware, budget = preparation.hardware, preparation.budget
-        self._progress.begin(
+        self.progress.begin(
             workload=request.source.name,
             device=hardware.name,
-            goal=self._goal.kind.value,
+            goal=self.goal.kind.value,
             time_limit_seconds=budget.limit_seconds,
             trials=request.trials,
         )
-        for note in self._notes:
-            self._progress.note(note)
-        ledger = Ledger(self._folder, self._goal.kind)
-        usable = max(preparation.memory.usable_bytes, self._goal.memory_limit_bytes)
-        with Runner(self._folder.path, nodes=request.nodes) as runner:
-            self._progress.stage("the model's first plain step")
+        for note in self.notes:
+            self.progress.note(note)
+        ledger = Ledger(self.folder, self.goal.kind)
+        usable = max(preparation.memory.usable_bytes, self.goal.memory_limit_bytes)
+        with Runner(self.folder.path, nodes=request.nodes) as runner:
+            self.progress.stage("the model's first plain step")
             libraries = preparation.space.libraries
             facts, probed = probe(request, hardware, usable, libraries, budget=budget, runner=runner)
-            keep_identity(self._folder, probed)
-            goal, space = fit_to_workload(request, preparation.space, self._goal, facts, hardware, self._say)
+            keep_identity(self.folder, probed)
+            goal, space = fit_to_workload(request, preparation.space, self.goal, facts, hardware, self._say)
             context = StudyContext(
                 request=request,
-                folder=self._folder,
+                folder=self.folder,
                 hardware=hardware,
                 usable_bytes=usable,
                 goal=goal,
@@ -92,13 +76,13 @@ class Tuning:
                 space=space,
                 ledger=ledger,
                 budget=budget,
-                progress=self._progress,
+                progress=self.progress,
             )
             return self._answer(context, runner)
 
     def _say(self, note: str) -> None:
-        self._notes.append(note)
-        self._progress.note(note)
+        self.notes.append(note)
+        self.progress.note(note)
 
     def _answer(self, context: StudyContext, runner: Runner) -> Answer:
         trials = Trials(context, runner)
@@ -112,40 +96,40 @@ class Tuning:
                 raise
             interrupted = True
             stopped_because = "it was interrupted"
-        self._notes += search.notes
+        self.notes += search.notes
         conclusion = self._conclusion(context, stopped_because, search.standings)
         recommendation, interrupted = self._concluded(context, conclusion, trials, guard, interrupted)
-        request, searched = context.request, self._searched
+        request, searched = context.request, self.searched
         answer = Answer(
             recommendation=recommendation,
             workload=request.source.name,
             goal=context.goal,
-            folder=str(self._folder.path),
+            folder=str(self.folder.path),
             hardware=context.hardware,
             facts=context.facts,
-            versions=self._preparation.marker.versions,
+            versions=self.preparation.marker.versions,
             date=conclusion.date,
             trials=len(recommendation.ranking),
             trial_budget=request.trials if searched is None else searched.trial_budget,
             time_budget_seconds=(context.budget.limit_seconds if searched is None else searched.time_budget_seconds),
             complete=not interrupted,
             exhausted=exhausted,
-            notes=tuple(self._notes),
+            notes=tuple(self.notes),
             digests=digests(conclusion, recommendation),
             timings=timings_of(runner.spent, context.budget.elapsed_seconds),
         )
-        store_answer(answer, self._folder)
+        store_answer(answer, self.folder)
         return answer
 
     def _search(self, context: StudyContext, search: Search, runner: Runner) -> tuple[str, bool]:
         """Search, unless an earlier search is enough; return why it ended, and whether nothing is left to try."""
-        if self._searched is not None:
+        if self.searched is not None:
             # Notes about the measurements still hold.
-            self._notes.extend(note for note in self._searched.notes if note not in self._notes)
+            self.notes.extend(note for note in self.searched.notes if note not in self.notes)
             note = "nothing was searched again: the pick alone, from what was measured before, is new"
-            if note not in self._notes:
+            if note not in self.notes:
                 self._say(note)
-            return self._searched.recommendation.stopped_because, self._searched.exhausted
+            return self.searched.recommendation.stopped_because, self.searched.exhausted
         if context.goal.kind is not GoalKind.BIGGER:
             return search.run()
         context.progress.stage("counting the parameters of every size")
@@ -156,8 +140,8 @@ class Tuning:
 
     def _shared_name(self) -> str:
         """The study's name in a shared storage, which does not depend on the paths a worker reads the model from."""
-        model, marker = model_of(self._folder), self._preparation.marker
-        return f"{self._preparation.request.source.name}-{marker.fingerprint}" + (f"-{model[:8]}" if model else "")
+        model, marker = model_of(self.folder), self.preparation.marker
+        return f"{self.preparation.request.source.name}-{marker.fingerprint}" + (f"-{model[:8]}" if model else "")
 
     def _conclusion(self, context: StudyContext, stopped_because: str, standings: dict[str, Standing]) -> Conclusion:
         facts = context.facts
@@ -168,10 +152,10 @@ class Tuning:
             refused_settings=context.space.refused,
             untried=msgspec.structs.replace(count, number=max(0 if count.exact else 1, count.number - len(tried))),
             stopped_because=stopped_because,
-            folder=self._folder,
+            folder=self.folder,
             workload=context.request.source.name,
             hardware=context.hardware,
-            fingerprints=self._preparation.marker.fingerprints,
+            fingerprints=self.preparation.marker.fingerprints,
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,
@@ -188,7 +172,7 @@ class Tuning:
         """
         if not interrupted:
             try:
-                return confirm(context, conclusion, trials, guard, say=self._say, repeat=self._searched is None)
+                return confirm(context, conclusion, trials, guard, say=self._say, repeat=self.searched is None)
             except KeyboardInterrupt:
                 pass
         # Methods that were found to break the training must not win at another, unchecked batch.

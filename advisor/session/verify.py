@@ -7,6 +7,7 @@ temporary folder.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +29,8 @@ from advisor.session.policy_checks import changes_since, check_applies, check_me
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget
 from advisor.surroundings import check_working_folder
 from advisor.text.units import format_bytes, format_count, format_rate
-from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.process.runner import Runner, RunnerEvent, RunnerEventKind
+from advisor.trial.process.runner import Runner
 from advisor.trial.result import ConfirmResult, Result, VerifyResult
 from advisor.trial.spec import ConfirmTrial, PlainLoopTrial, ProbeTrial, TimeTrial, Trial, VerifyTrial
 from advisor.workload.batch_layout import BatchLayout
@@ -50,15 +50,7 @@ _TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
 
 
 class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to verify.
-
-    Attributes:
-        policy_file: The policy.
-        source: The workload.
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` for the best there is.
-        memory_limit_bytes: Memory that each training may take; ``None`` for all that is free.
-        seed: Of the model, its batches and its steps.
-    """
+    """What to verify."""
 
     policy_file: Path
     source: WorkloadSource
@@ -70,10 +62,6 @@ class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
 def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Verification:
     """Run the trials.
 
-    Args:
-        request: What to verify.
-        tell: Called with short progress messages.
-
     Raises:
         UserError: A mistake that the user can fix.
         NothingMeasuredError: Plain training, which the policy is compared with, does not run; or time ran out.
@@ -84,68 +72,50 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
     hardware = detect_hardware(request.device)
     check_applies(file.policy, None, hardware)
     budget = memory_budget(hardware, request.memory_limit_bytes)
-
-    def hear(event: RunnerEvent) -> None:
-        if event.kind is RunnerEventKind.WORKER_STARTING:
-            tell("starting")
-        elif event.kind is RunnerEventKind.PROGRESS:
-            tell(event.text)
-
-    with (
-        PrivateFolder("verify") as folder,
-        Runner(folder, on_event=hear) as runner,
-    ):
-        verifier = _Verifier(request, file, hardware, budget.limit_bytes, StudyFolder(folder), runner)
-        return verifier.run()
+    with PrivateFolder("verify") as folder, Runner(folder, tell=tell) as runner:
+        notes = changes_since(file, request.source, hardware)
+        return _Verifier(request, file, file.policy, hardware, budget.limit_bytes, folder, runner, notes).run()
 
 
+@dataclass
 class _Verifier:
     """The trials of one verification."""
 
-    def __init__(
-        self,
-        request: VerifyRequest,
-        file: PolicyFile,
-        hardware: Hardware,
-        limit_bytes: int,
-        folder: StudyFolder,
-        runner: Runner,
-    ) -> None:
-        self._request = request
-        self._file = file
-        self._policy = file.policy
-        self._hardware = hardware
-        self._limit_bytes = limit_bytes
-        self._folder = folder
-        self._runner = runner
-        self._layout: BatchLayout | None = None
-        self._notes = changes_since(file, request.source, hardware)
+    request: VerifyRequest
+    file: PolicyFile
+    policy: Policy
+    hardware: Hardware
+    limit_bytes: int
+    folder: Path
+    runner: Runner
+    notes: list[str]
+    layout: BatchLayout | None = None
 
     def run(self) -> Verification:
         facts = self._facts()
-        fidelity = worst_fidelity(self._policy.methods, accumulation_steps=self._policy.accumulation_steps, facts=facts)
+        fidelity = worst_fidelity(self.policy.methods, accumulation_steps=self.policy.accumulation_steps, facts=facts)
         # Micro-batches draw other masks than the whole batch, and so do some methods: neither counts as a difference.
         # Dropout in the model's own functions cannot be seen.
-        without_dropout = self._policy.accumulation_steps > 1 or any(
-            get_method(use.name).other_masks for use in self._policy.methods
+        without_dropout = self.policy.accumulation_steps > 1 or any(
+            get_method(use.name).other_masks for use in self.policy.methods
         )
         if without_dropout:
-            self._notes.append("dropout was off in the steps that were compared: both would draw masks of their own")
+            self.notes.append("dropout was off in the steps that were compared: both would draw masks of their own")
         compared, plain, key = self._plain_steps(without_dropout=without_dropout)
-        steps = self._runner.run(
+        steps = self.runner.run(
             self._spec(
                 VerifyTrial,
                 compared,
                 wrapper_path=self._write_wrapper(compared, "compared.py"),
-                reference_gradient=str(self._runner.gradient_file(key)),
+                reference_gradient=str(self.runner.gradient_file(key)),
                 without_dropout=without_dropout,
                 same_bits=fidelity is Fidelity.EXACT,
             )
         )
         verification = Verification(
-            workload=self._request.source.name,
-            device=self._hardware.name,
-            policy=self._policy,
+            workload=self.request.source.name,
+            device=self.hardware.name,
+            policy=self.policy,
             fidelity=fidelity,
             samples=compared.global_batch,
             outcome=steps.outcome,
@@ -156,26 +126,21 @@ class _Verifier:
         )
         if steps.steps is None:
             return self._ended(verification, steps)
-        checks = step_checks(self._policy, fidelity, plain, steps.steps)
+        checks = step_checks(self.policy, fidelity, plain, steps.steps)
         if any(check.kept is Kept.NO for check in checks):
             chance = self._chance(compared, key, fidelity, without_dropout=without_dropout)
-            checks = step_checks(self._policy, fidelity, plain, steps.steps, chance)
+            checks = step_checks(self.policy, fidelity, plain, steps.steps, chance)
         return self._measured(msgspec.structs.replace(verification, checks=tuple(checks)), compared)
 
     def _facts(self) -> Facts:
-        """Probe the model.
-
-        Raises:
-            UserError: The workload cannot be used, or a method does not apply to it.
-            NothingMeasuredError: It does not run.
-        """
-        samples = min(_FIRST_BATCH, self._policy.global_batch)
-        result = self._runner.run(self._spec(ProbeTrial, Policy(micro_batch=samples)))
+        """Probe the model."""
+        samples = min(_FIRST_BATCH, self.policy.global_batch)
+        result = self.runner.run(self._spec(ProbeTrial, Policy(micro_batch=samples)))
         if result.facts is None:
             raise self._why_not(result, "a first step of plain training")
         layout = result.facts.batch_layout
-        self._layout = layout if layout.dims else None
-        check_applies(self._policy, result.facts, self._hardware)
+        self.layout = layout if layout.dims else None
+        check_applies(self.policy, result.facts, self.hardware)
         return result.facts
 
     def _plain_steps(self, *, without_dropout: bool) -> tuple[Policy, StepRecord, str]:
@@ -184,18 +149,18 @@ class _Verifier:
         Returns:
             The policy at the compared batch, the steps, and the key of the trial with their files.
         """
-        compared = self._policy
+        compared = self.policy
         while True:
             own = Policy(micro_batch=compared.global_batch)
             spec = self._spec(PlainLoopTrial, own, without_dropout=without_dropout)
-            gradient = str(self._runner.gradient_file(spec.key))
-            result = self._runner.run(msgspec.structs.replace(spec, write_gradient_to=gradient))
+            gradient = str(self.runner.gradient_file(spec.key))
+            result = self.runner.run(msgspec.structs.replace(spec, write_gradient_to=gradient))
             if result.steps is not None:
                 return compared, result.steps, spec.key
             if result.outcome is not Outcome.OUT_OF_MEMORY or compared.micro_batch == 1:
                 raise self._why_not(result, f"a plain loop at {format_count(own.micro_batch, 'sample')}")
-            if compared is self._policy:
-                self._notes.append(
+            if compared is self.policy:
+                self.notes.append(
                     f"a plain loop does not fit at the policy's {format_count(own.micro_batch, 'sample')} per step "
                     f"({result.reason}); fewer were compared"
                 )
@@ -206,23 +171,23 @@ class _Verifier:
         again = self._spec(
             PlainLoopTrial,
             Policy(micro_batch=compared.global_batch),
-            reference_gradient=str(self._runner.gradient_file(key)),
+            reference_gradient=str(self.runner.gradient_file(key)),
             without_dropout=without_dropout,
             same_bits=fidelity is Fidelity.EXACT,
             other_chance=fidelity is not Fidelity.EXACT,
             repeat=1,
         )
-        return self._runner.run(again).steps
+        return self.runner.run(again).steps
 
     def _measured(self, verification: Verification, compared: Policy) -> Verification:
         """Add peak and speed, compared with plain training at the baseline's batch."""
-        evidence, policy = self._file.evidence, self._policy
+        evidence, policy = self.file.evidence, self.policy
         batch = None if evidence is None else evidence.baseline_batch
         beside = Policy(micro_batch=batch or compared.global_batch)
-        plain = self._runner.run(self._spec(TimeTrial, beside)).measurement
+        plain = self.runner.run(self._spec(TimeTrial, beside)).measurement
         in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
         wrapper = self._write_wrapper(policy, "wrapper.py")
-        result = self._runner.run(
+        result = self.runner.run(
             self._spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
         )
         verification = msgspec.structs.replace(
@@ -234,76 +199,70 @@ class _Verifier:
         )
         if result.measurement is None:
             return self._ended(verification, result)
-        self._notes += [note for note in result.notes if note not in self._notes]
+        self.notes += [note for note in result.notes if note not in self.notes]
         words = ""
         if plain is not None:
             at = format_count(beside.micro_batch, "sample")
             words = f"plain training at {at}: {format_bytes(plain.memory.peak_bytes)}"
             if result.speedup is None:
                 rate = format_rate(plain.samples_per_second)
-                self._notes.append(f"they took no turns; plain training by itself at {at}: {rate} samples/s")
-        same = on_same_device(self._file, self._hardware)
+                self.notes.append(f"they took no turns; plain training by itself at {at}: {rate} samples/s")
+        same = on_same_device(self.file, self.hardware)
         checks = (
             *verification.checks,
             memory_check(evidence, result.measurement.memory.peak_bytes, words, same_device=same),
             speed_check(evidence, result.measurement.samples_per_second, result.speedup, same_device=same),
         )
-        return msgspec.structs.replace(verification, checks=checks, notes=tuple(self._notes))
+        return msgspec.structs.replace(verification, checks=checks, notes=tuple(self.notes))
 
     def _both_fit(self, plain_bytes: int) -> bool:
-        """Whether the wrapper and plain training fit in memory together."""
-        evidence = self._file.evidence
+        evidence = self.file.evidence
         own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
-        context = CUDA_CONTEXT_BYTES if self._hardware.kind is DeviceKind.CUDA else 0
-        return plain_bytes + own + context <= self._limit_bytes
+        context = CUDA_CONTEXT_BYTES if self.hardware.kind is DeviceKind.CUDA else 0
+        return plain_bytes + own + context <= self.limit_bytes
 
     def _ended(self, verification: Verification, result: VerifyResult | ConfirmResult) -> Verification:
-        """Record a run of the wrapper that did not finish.
-
-        Raises:
-            MethodRefusedError: A method does not apply to this model after all.
-            NothingMeasuredError: It took too long or was killed from outside, which says nothing about the policy.
-        """
+        """Record a run of the wrapper that did not finish."""
         if result.outcome is Outcome.REFUSED:
             raise MethodRefusedError(result.reason)
         if result.outcome.is_by_chance:
             raise self._why_not(result, "the wrapper")
         found = f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value
         check = Check(name="run", promised="it trains", found=found, kept=Kept.NO)
-        return msgspec.structs.replace(verification, checks=(*verification.checks, check), notes=tuple(self._notes))
+        return msgspec.structs.replace(verification, checks=(*verification.checks, check), notes=tuple(self.notes))
 
     def _why_not(self, result: Result, what: str) -> Exception:
         if result.outcome is Outcome.FAILED:
             return WorkloadError(result.reason, result.traceback_text)
         if result.outcome is Outcome.REFUSED:
             return WorkloadError(result.reason)
-        printed = self._runner.tail_of_log(result.key)
+        printed = self.runner.tail_of_log(result.key)
         text = f"A policy is compared with plain training, but {what} ended as {result.outcome.value}: {result.reason}."
         return NothingMeasuredError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
 
     def _write_wrapper(self, policy: Policy, name: str) -> str:
         """Write the wrapper of a policy, with the file's batch layout: all that applying the file would use."""
-        path = self._folder.path / name
+        path = self.folder / name
         layout = BatchLayout(
-            dims=self._file.sample_dims or {},
+            dims=self.file.sample_dims or {},
             counted_by="",
-            is_usual=self._file.sample_dims is None,
-            reduction=self._file.reduction,
+            is_usual=self.file.sample_dims is None,
+            reduction=self.file.reduction,
         )
         write_wrapper(policy, path, headline="The policy that is verified.", details="", layout=layout)
         return str(path)
 
     def _spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
-        evidence = self._file.evidence
-        slow = any(get_method(use.name).slow_start for use in self._policy.methods)
+        evidence = self.file.evidence
+        slow = any(get_method(use.name).slow_start for use in self.policy.methods)
         return kind(
-            workload=self._request.source,
+            workload=self.request.source,
             policy=policy,
             model_size=(evidence.model_size or {}) if evidence is not None else {},
-            device=self._hardware.device,
-            memory_limit_bytes=self._limit_bytes,
-            seed=self._request.seed,
-            layout=self._layout,
+            device=self.hardware.device,
+            memory_limit_bytes=self.limit_bytes,
+            seed=self.request.seed,
+            layout=self.layout,
             measure_seconds=_MEASURE_SECONDS.get(kind, _TIME_LIMIT_SECONDS),
             time_limit_seconds=_TIME_LIMIT_TO_COMPILE_SECONDS if slow else _TIME_LIMIT_SECONDS,
             **more,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,7 +18,6 @@ from advisor.trial.spec import CountTrial, LookTrial, ProbeTrial, Trial, TrialSp
 
 __all__ = ["StudyFolder", "TrialFolder", "write_atomically", "writing"]
 
-_T = TypeVar("_T")
 _R = TypeVar("_R", bound=Result)
 _FOLLOWER = "momadvise-node-"
 
@@ -26,9 +25,6 @@ _FOLLOWER = "momadvise-node-"
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write into an error that says what to do.
-
-    Args:
-        path: The file being written.
 
     Raises:
         OutputFolderError: The block raised an ``OSError``, such as no space or no permission.
@@ -45,10 +41,6 @@ def writing(path: Path) -> Iterator[None]:
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write a file atomically (:func:`advisor.files.write_whole`), or raise an error that says what to do.
 
-    Args:
-        path: The file; its folder exists.
-        content: Text is written as UTF-8.
-
     Raises:
         OutputFolderError: It could not be written; the old file, if any, is unmodified.
     """
@@ -57,43 +49,25 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 class TrialFolder:
-    """The files of one trial.
-
-    Args:
-        path: ``<study>/trials/<key>``.
-    """
+    """The files of one trial: ``<study>/trials/<key>``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def spec(self) -> Path:
+        self.spec = path / "spec.json"
         """The request."""
-        return self.path / "spec.json"
-
-    @property
-    def result(self) -> Path:
+        self.result = path / "result.json"
         """The result; exists only once the trial has ended."""
-        return self.path / "result.json"
-
-    @property
-    def log(self) -> Path:
+        self.log = path / "log.txt"
         """The output of the user's model and the libraries."""
-        return self.path / "log.txt"
-
-    @property
-    def gradient(self) -> Path:
+        self.gradient = path / "gradient.pt"
         """The reference run's first gradient, for comparison; written by its worker."""
-        return self.path / "gradient.pt"
-
-    @property
-    def movement(self) -> Path:
+        self.movement = path / "movement.pt"
         """A plain loop's parameters after each step, for comparison with a wrapper's; written by its worker."""
-        return self.path / "movement.pt"
 
     def read_result(self, spec: Trial[_R]) -> _R | None:
         """The stored result, or ``None`` if there is none that can be read: the trial has not finished."""
-        return _read(self.result, spec.result_type)
+        result: _R | None = _read(self.result, spec.result_type)
+        return result
 
     def read_spec(self) -> TrialSpec | None:
         """The stored request, or ``None`` if there is none that can be read."""
@@ -123,14 +97,6 @@ class TrialFolder:
         return result
 
 
-@overload
-def _read(path: Path, kind: type[_T]) -> _T | None: ...
-
-
-@overload
-def _read(path: Path, kind: Any) -> Any: ...
-
-
 def _read(path: Path, kind: Any) -> Any:
     """A record; ``None`` if it is missing or damaged. Other read errors are raised."""
     try:
@@ -140,29 +106,30 @@ def _read(path: Path, kind: Any) -> Any:
 
 
 class StudyFolder:
-    """The files of one study. It has more than a dozen members because only it knows what each file is called.
-
-    Args:
-        path: The folder.
-    """
+    """The files of one study."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def marker(self) -> Path:
+        self.marker = path / "study.json"
         """What the measurements in this folder are valid for; it marks the folder as a study's."""
-        return self.path / "study.json"
-
-    @property
-    def identity(self) -> Path:
+        self.identity = path / "identity.json"
         """What else the measurements depend on: the files that the workload read, and the model's identity."""
-        return self.path / "identity.json"
-
-    @property
-    def lock(self) -> Path:
+        self.lock = path / "lock"
         """Held while a process tunes in this folder."""
-        return self.path / "lock"
+        self.trials = path / "trials"
+        """One folder per trial."""
+        self.database = path / "study.db"
+        """Optuna's study."""
+        self.ledger = path / "ledger.jsonl"
+        """The candidates: one line of JSON per finished policy."""
+        self.answer = path / "answer.json"
+        """The recommendation."""
+        self.policy = path / "policy.yaml"
+        """The policy file, for people and for ``advisor.apply_policy``."""
+        self.wrapper = path / "wrapper.py"
+        """The wrapper that applies the policy."""
+        self.emitted = path / "emitted.json"
+        """Digests of every policy and wrapper written here, to detect edited ones."""
 
     def follower_log(self, rank: int) -> Path:
         """Output of another machine's ranks, if that machine writes into this folder."""
@@ -175,41 +142,6 @@ class StudyFolder:
         """
         follower = entry.name.startswith(_FOLLOWER) and entry.suffix == ".log"
         return follower or entry.name == self.lock.name or entry.name.startswith(f".{self.marker.name}.")
-
-    @property
-    def trials(self) -> Path:
-        """One folder per trial."""
-        return self.path / "trials"
-
-    @property
-    def database(self) -> Path:
-        """Optuna's study."""
-        return self.path / "study.db"
-
-    @property
-    def ledger(self) -> Path:
-        """The candidates: one line of JSON per finished policy."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def answer(self) -> Path:
-        """The recommendation."""
-        return self.path / "answer.json"
-
-    @property
-    def policy(self) -> Path:
-        """The policy file, for people and for ``advisor.apply_policy``."""
-        return self.path / "policy.yaml"
-
-    @property
-    def emitted(self) -> Path:
-        """Digests of every policy and wrapper written here, to detect edited ones."""
-        return self.path / "emitted.json"
-
-    @property
-    def wrapper(self) -> Path:
-        """The wrapper that applies the policy."""
-        return self.path / "wrapper.py"
 
     def clear_left_files(self) -> None:
         """Remove partial files of killed processes; call with the lock held."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["LARGEST_MESSAGE", "End", "Fork", "ForkAnswer", "ForkRequest", "Forked", "Look", "Seen", "Unforkable"]
+__all__ = ["LARGEST_MESSAGE", "Fork", "ForkAnswer", "ForkRequest", "Forked", "Look", "Seen", "Unforkable"]
 
 LARGEST_MESSAGE = 2**17
 """Bytes, of the 208 KiB that Linux takes in a packet by default; with a larger environment workers are started."""
@@ -14,10 +14,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Start a worker. Sent together with its descriptors, and last with that for what it prints.
 
     Attributes:
-        arguments: Of the worker.
         flags: Names of the arguments that tell the numbers of its descriptors.
-        folder: Where it works.
-        environment: Of the worker.
     """
 
     arguments: list[str]
@@ -27,43 +24,24 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Has a worker's guardian ended?
+    """How has a worker's guardian ended?
 
     Attributes:
-        process: Its number.
+        kill_seconds: Kill what is left of its process group first, and wait so long for it to end.
     """
 
     process: int
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Kill what is left of a process group and reap its leader.
-
-    Attributes:
-        process: Its number.
-        seconds: How long to wait for its end.
-    """
-
-    process: int
-    seconds: float
+    kill_seconds: float | None = None
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A worker's guardian has been started.
-
-    Attributes:
-        process: Its number, which is that of its group.
-    """
+    """A worker's guardian has been started."""
 
     process: int
 
 
 class Unforkable(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Workers cannot be forked here.
-
-    Attributes:
-        reason: Why not.
-    """
+    """Workers cannot be forked here."""
 
     reason: str
 
@@ -78,5 +56,5 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     status: int | None
 
 
-ForkRequest = Fork | Look | End
+ForkRequest = Fork | Look
 ForkAnswer = Forked | Seen | Unforkable

@@ -1,11 +1,8 @@
 """The process that has loaded torch once, and forks every worker: ``python -m advisor.trial.fork_server --socket FD``.
 
-Loading torch takes seconds, and a worker is started anew after every trial that ran out of memory, and for every
-confirmation. A process that is forked from here has loaded the same, and has run nothing: no trial ever runs in this
-one. It is the start method that torch.distributed recommends with CUDA ("forkserver"), with one condition: no GPU may
-have been opened before. Whatever opens one while it is loaded, we see, and then refuse to fork.
-
-Why this is not the fork server of :mod:`multiprocessing`: docs/decisions/0037.
+Loading torch takes seconds, and trials that ran out of memory and confirmations need a new worker each time. What is
+forked from here has loaded the libraries and run nothing. No GPU may be open before: if loading opens one, nothing is
+forked. Why this is not the fork server of :mod:`multiprocessing`: docs/decisions/0037.
 """
 
 from __future__ import annotations
@@ -21,8 +18,9 @@ import time
 
 import msgspec
 
-from advisor.trial.fork_messages import LARGEST_MESSAGE, End, Fork, Forked, ForkRequest, Look, Seen, Unforkable
+from advisor.trial.fork_messages import LARGEST_MESSAGE, Fork, Forked, ForkRequest, Seen, Unforkable
 from advisor.trial.forkable import why_not_to_fork
+from advisor.trial.process.process import status_of
 from advisor.workload.quick_imports import quick_imports
 
 __all__ = ["main"]
@@ -50,10 +48,10 @@ def main() -> None:
                 _become_worker(request, descriptors)
                 return
             answer = Forked(process=process)
-        elif isinstance(request, Look):
-            answer = Seen(status=_status(request.process))
+        elif request.kill_seconds is None:
+            answer = Seen(status=status_of(request.process))
         else:
-            answer = Seen(status=_end(request))
+            answer = Seen(status=_end(request.process, request.kill_seconds))
         for descriptor in descriptors:
             os.close(descriptor)
         with contextlib.suppress(BrokenPipeError):  # the next receipt finds out that the parent is gone
@@ -72,9 +70,7 @@ def _load() -> None:
             # Elsewhere it might open a GPU, and then nothing could be forked.
             import torch._dynamo
 
-    # As every trial does with what it finds: who looks through these objects for garbage would copy their pages. What
-    # garbage there is among them is little, and not worth the parent's waiting.
-    gc.freeze()
+    gc.freeze()  # looking for garbage among these objects would copy their pages
 
 
 def _receive(channel: socket.socket, parent: int) -> tuple[ForkRequest, list[int]] | None:
@@ -94,22 +90,14 @@ def _receive(channel: socket.socket, parent: int) -> tuple[ForkRequest, list[int
     return None
 
 
-def _status(process: int) -> int | None:
-    """The exit status of a child, without reaping it, so that its ID stays valid."""
-    ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None:
-        return None
-    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-
-def _end(request: End) -> int | None:
+def _end(process: int, seconds: float) -> int | None:
     """Kill a child's group and reap it; ``None`` if it does not end."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(request.process, signal.SIGKILL)
-    deadline = time.monotonic() + request.seconds
+        os.killpg(process, signal.SIGKILL)
+    deadline = time.monotonic() + seconds
     while True:
-        process, status = os.waitpid(request.process, os.WNOHANG)
-        if process != 0:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > deadline:
             return None

@@ -72,11 +72,7 @@ def _become_worker(lifeline: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Make the kernel end this process when its parent ends, for whatever reason (Linux only).
-
-    Args:
-        parent: Process number of the parent, as it was when this process began.
-    """
+    """Make the kernel end this process when its parent ends, for whatever reason (Linux only)."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was gone before the line above
         os._exit(1)

@@ -13,11 +13,7 @@ _LOW_SHARE = 0.03
 
 
 class OutOfMemoryEvidence:
-    """Watches for signs of the kernel's out-of-memory killer since its creation.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are found.
-    """
+    """Watches for signs of the kernel's out-of-memory killer since its creation."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root

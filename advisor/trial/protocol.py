@@ -32,12 +32,7 @@ __all__ = [
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Parent to worker: run this trial.
-
-    Attributes:
-        spec: The trial.
-        folder: Where its result and log go.
-    """
+    """Parent to worker: run this trial."""
 
     spec: TrialSpec
     folder: str
@@ -48,11 +43,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Worker to parent: what it is doing, for a live display.
-
-    Attributes:
-        text: A few words.
-    """
+    """Worker to parent: what it is doing, for a live display."""
 
     text: str
 
@@ -61,24 +52,15 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Worker to parent: the result file is written.
 
     Attributes:
-        key: The trial.
-        clean: Whether all memory was freed, so that the worker can be reused.
-        why: What was left, if anything.
-        isolated: Whether it ran in its own process, which leaves the worker unaffected however the trial ended.
+        clean: Whether the worker can be reused: all memory was freed, or the trial ran in its own process.
     """
 
     key: str
     clean: bool
-    why: str = ""
-    isolated: bool = False
 
 
 class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Worker to parent: the trial's folder could not be written, so there is no result.
-
-    Attributes:
-        reason: Rule, value and fix.
-    """
+    """Worker to parent: the trial's folder could not be written, so there is no result."""
 
     reason: str
 
@@ -117,13 +99,12 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Rank to launcher: how its share of the trial ended.
 
     Attributes:
-        result: This rank's result.
-        leftover: Description of what it left in memory, or empty.
+        clean: Whether all of its memory was freed.
         secondary: Whether it failed only because another rank disconnected.
     """
 
     result: TrialResult
-    leftover: str = ""
+    clean: bool = True
     secondary: bool = False
 
 

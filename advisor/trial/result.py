@@ -43,7 +43,6 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Measurements of one batch of a ladder.
 
     Attributes:
-        measurement: Its memory and time.
         speedup: Over the training that the trial alternates with; ``None`` without one.
         gain: Speedup over the best earlier batch of the ladder, alternating with it; ``None`` for the first batch.
     """
@@ -54,12 +53,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast the training was that a trial alternated with.
-
-    Attributes:
-        policy: Its policy.
-        samples_per_second: Over its turns.
-    """
+    """How fast the training was that a trial alternated with."""
 
     policy: Policy
     samples_per_second: AboveZero
@@ -69,8 +63,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The fields of every result. Findings are ``None`` unless the trial got that far.
 
     Attributes:
-        key: The spec's key.
-        outcome: How it ended.
         reason: One line for people when the outcome is not OK, or a policy cannot be traced.
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
         most_samples: The most that ``make_batch`` returns, if the trial saw it return fewer than requested.
@@ -90,13 +82,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ProbeResult(Result, frozen=True, kw_only=True, tag="probe"):
-    """The facts that a study is based on.
-
-    Attributes:
-        facts: Facts about the model.
-        reads: Files that the user's code read.
-        identity: Identity of the model and its batches.
-    """
+    """The facts that a study is based on."""
 
     facts: Facts | None = None
     reads: Reads | None = None
@@ -104,21 +90,13 @@ class ProbeResult(Result, frozen=True, kw_only=True, tag="probe"):
 
 
 class LookResult(Result, frozen=True, kw_only=True, tag="look"):
-    """The model's current identity.
-
-    Attributes:
-        identity: Identity of the model and its batches.
-    """
+    """The model's current identity."""
 
     identity: ModelIdentity | None = None
 
 
 class CountResult(Result, frozen=True, kw_only=True, tag="count"):
-    """The model's parameter count at every size.
-
-    Attributes:
-        counts: Number of parameters at each size.
-    """
+    """The model's parameter count at every size."""
 
     counts: SizeCounts | None = None
 
@@ -129,8 +107,6 @@ class PredictResult(Result, frozen=True, kw_only=True, tag="predict"):
     Attributes:
         prediction: The memory; ``None`` if the policy cannot be traced (see ``reason``).
         work: The work of a step, if it could be counted: on request, and for an absent device.
-        device_rates: The device's rates, if their measurement was requested.
-        reads: Files that the user's code read.
     """
 
     prediction: MemoryPrediction | None = None
@@ -153,7 +129,6 @@ class SizeResult(ComparedResult, frozen=True, kw_only=True, tag="size"):
     """Memory and time of growing batches.
 
     Attributes:
-        sizing: The measured points.
         prediction: Memory at every batch predicted from these points, if they allow it.
     """
 
@@ -165,7 +140,6 @@ class TimedResult(ComparedResult, frozen=True, kw_only=True):
     """Measurements of a training at one batch.
 
     Attributes:
-        measurement: Memory and time.
         speedup: Throughput relative to the training it alternated with; ``None`` without one.
     """
 
@@ -178,7 +152,6 @@ class TimeResult(TimedResult, frozen=True, kw_only=True, tag="time"):
 
     Attributes:
         smaller: Measurements of the smaller micro-batch, if one was requested and succeeded.
-        smaller_speedup: Its speedup.
         ladder: The batches of the spec's ladder that were timed.
     """
 

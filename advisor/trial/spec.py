@@ -65,10 +65,8 @@ class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unkno
     """The fields of every trial. Trials with equal keys are the same trial and run once.
 
     Attributes:
-        workload: Where the user's functions are.
         policy: What to apply. Its ``gpu_count`` is the number of ranks, one process each (see :attr:`ranks`).
         model_size: Arguments of ``build_model`` and ``make_batch`` (the workload's ``SIZES``); empty for the defaults.
-        device: torch's device name.
         memory_limit_bytes: Exceeding it ends the trial as OUT_OF_MEMORY. Results hold for every limit, unless the kind
             of trial says otherwise.
         seed: Seed of the model's initialization, the batches and dropout.
@@ -119,13 +117,7 @@ class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unkno
         return cast("type[_R]", _result_of(type(self)))
 
     def ended(self, outcome: Outcome, reason: str = "", **found: Any) -> _R:
-        """Make the result of this trial.
-
-        Args:
-            outcome: How it ended.
-            reason: One line for people.
-            found: Further fields of the result.
-        """
+        """Make the result of this trial."""
         return self.result_type(key=self.key, outcome=outcome, reason=reason, **found)
 
 
@@ -145,7 +137,6 @@ def _identity_of(kind: type[Trial[Any]]) -> tuple[tuple[str, Any, Any], ...]:
 
 @functools.cache
 def _result_of(kind: type[Trial[Any]]) -> Any:
-    """The type argument of the kind's generic base."""
     return get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
 
@@ -174,7 +165,6 @@ class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict
         stands_for: The CUDA device that ``device``, a CPU, stands for in the trace.
         allocator_limit_bytes: Also replay the allocations of a CUDA device, at the batch and up to this limit.
         counts_work: Also count the work of a step on the device itself.
-        measures_rates: Also measure the device's rates.
         at_own_batch: Trace around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
     """
 
@@ -210,7 +200,6 @@ class SizeTrial(ComparedTrial[SizeResult], frozen=True, kw_only=True, tag="size"
 
     Attributes:
         fidelity_steps: Steps at the first batch, whose losses are compared between combinations.
-        largest_batch: Largest micro-batch to try.
         limit_of_timed_bytes: Memory limit of timed trials: batches predicted to need more are not tried.
         compare_at: Micro-batch at which to alternate, if above that of the last point.
     """
@@ -226,9 +215,6 @@ class TimedTrial(ComparedTrial[_Timed], frozen=True, kw_only=True):
 
     Attributes:
         memory_limit_bytes: Part of the key here: the memory available decides how the training is timed.
-        warmup_steps: Fewest untimed steps.
-        min_timed_steps: Fewest timed steps.
-        max_timed_steps: Most timed steps.
         target_spread: Stop when the confidence interval's half-width is below this share of the median.
         outpaced_below_samples_per_second: Stop early when clearly slower than this, else ``None``.
         outpaced_below_speedup: The same, as a speedup over ``beside``.
@@ -247,7 +233,6 @@ class TimeTrial(TimedTrial[TimeResult], frozen=True, kw_only=True, tag="time"):
     """Measure a policy, and other batches of the same methods after it in the same process.
 
     Attributes:
-        smaller: The same methods at a smaller micro-batch.
         ladder: The same methods at growing micro-batches, for as long as throughput grows.
     """
 
@@ -259,7 +244,6 @@ class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="co
     """Measure a policy through an emitted wrapper, in a fresh process.
 
     Attributes:
-        wrapper_path: The wrapper.
         wrapper_text: Its content, for machines that do not share the study's folder.
     """
 
@@ -271,7 +255,6 @@ class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidel
     """A few dozen small steps: the losses and the first gradient, to compare with the reference run's.
 
     Attributes:
-        fidelity_steps: Most steps.
         other_chance: Use other random numbers in every step and start one rounding error away, to measure the reference
             run's own noise.
         write_gradient_to: File to write the first gradient to, for the reference run.
@@ -308,10 +291,8 @@ class VerifyTrial(Trial[VerifyResult], frozen=True, kw_only=True, tag="verify"):
     """The same steps through an emitted wrapper, compared with a plain loop's.
 
     Attributes:
-        wrapper_path: The wrapper.
         without_dropout: Disable dropout, where its masks differ from the plain loop's.
         same_bits: Whether buffers must match bit for bit.
-        reference_gradient: File of the plain loop's first gradient.
     """
 
     wrapper_path: str

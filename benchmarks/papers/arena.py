@@ -15,7 +15,6 @@ from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.search.sizing.batching import choose_batch
 from advisor.search.sizing.memory_model import MemoryModel
-from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.session.setup.limits import memory_budget
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
@@ -149,7 +148,7 @@ class Arena:
         sized = self._completed(msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes))
         if sized.sizing is None or not sized.sizing.points:
             return None, None, 1, why(sized) or "not even two samples fit"
-        model = memory_model_of(sized.sizing, sized.prediction)
+        model = MemoryModel.fit(sized.sizing, sized.prediction)
         known, result = model, None
         for trials in range(2, _ATTEMPTS + 2):
             largest = min(model.largest_batch(self.limit_bytes), model.largest_within_seconds(self.seconds))

@@ -17,7 +17,6 @@ from advisor.methods.compose import judge
 from advisor.methods.use import MethodUse
 from advisor.search.sizing.batching import choose_batch, does_not_fit
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
-from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
@@ -158,7 +157,7 @@ class _Combination:
         if result.sizing is None:
             return None, why(result)
         self._settled = result.sizing.settled
-        return memory_model_of(result.sizing, result.prediction), ""
+        return MemoryModel.fit(result.sizing, result.prediction), ""
 
     def climbed(self, model: MemoryModel) -> tuple[dict[int, Measurement], str]:
         """Run the predicted batch, and a second one if the runs allow a better prediction."""

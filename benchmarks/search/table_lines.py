@@ -17,7 +17,6 @@ from advisor.measure.measurement import SizePoint, Sizing
 from advisor.methods.use import MethodUse
 from advisor.predict.prediction import MemoryPrediction
 from advisor.search.sizing.memory_model import MemoryModel
-from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
 from benchmarks import json_lines
 
@@ -125,7 +124,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         if not self.points:
             return None
         sizing = Sizing(points=self.points, out_of_memory_at=self.out_of_memory_at, loss_trace=())
-        return memory_model_of(sizing, self.foretold)
+        return MemoryModel.fit(sizing, self.foretold)
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):

@@ -94,7 +94,7 @@ def test_every_message_is_one_line_whatever_its_texts_are(one: str, other: str) 
     for message in (
         Progress(text=one),
         Unwritten(reason=one),
-        Finished(key=other, clean=False, why=one),
+        Finished(key=other, clean=False),
         Reported(result=TimeResult(key=one, outcome=Outcome.FAILED, reason=other, traceback_text=one)),
     ):
         line = encode_line(message)

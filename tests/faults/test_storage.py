@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.errors import OptionError
-from advisor.search.study.claim import is_dead, new_worker
 from advisor.search.study.sampler import Proposer
 from advisor.search.study.storage import check_opens, check_storage
+from advisor.search.study.study_sync import is_dead, new_worker
 from tests.search.test_shared_storage import SPACE, asked, tell, worker
 
 from .conftest import EXAMPLES

@@ -11,7 +11,7 @@ from advisor.methods.compose import apply_uses
 from advisor.methods.use import use
 from advisor.training.training import Training
 from advisor.training.world import current_world
-from advisor.trial.worker.fake_ranks import standing_for_ranks
+from advisor.trial.worker.run_trial import standing_for_ranks
 from tests.methods.tiny import adamw
 
 

@@ -251,21 +251,21 @@ class TestForeseenMomentByMoment:
     )
 
     def test_a_peak_that_moves_where_no_profiling_run_was(self) -> None:
-        model = MemoryModel.predicted(self.STEP, self.PROFILING_RUNS)
+        model = MemoryModel.fit(self.PROFILING_RUNS, self.STEP)
         assert [model.predict(batch) // MIB for batch in (4, 10, 20)] == [300, 300, 500]
         assert model.largest_batch(500 * MIB, margin=0.0, rounded=False) == 20
 
     def test_what_nobody_sees_without_running_is_learned_and_added(self) -> None:
         more = sizing(point(2, passes=150, optimizer=310), point(4, passes=190, optimizer=310))
-        model = MemoryModel.predicted(self.STEP, more)
+        model = MemoryModel.fit(more, self.STEP)
         assert model.predict(20) == 510 * MIB
         assert model.calibrated(20, 505 * MIB).predict(20) == 505 * MIB
 
     def test_time_comes_from_the_profiling_runs(self) -> None:
-        assert MemoryModel.predicted(self.STEP, TWO).seconds(10) == pytest.approx(MemoryModel.fit(TWO).seconds(10))
+        assert MemoryModel.fit(TWO, self.STEP).seconds(10) == pytest.approx(MemoryModel.fit(TWO).seconds(10))
 
     def test_a_moment_that_falls_with_the_batch_is_as_high_as_at_one_sample(self) -> None:
         falling = traced(optimizer=(300.0, -50.0), backward=(100.0, 20.0))
-        model = MemoryModel.predicted(falling, sizing(point(2, passes=140, optimizer=250), point(4, passes=180)))
+        model = MemoryModel.fit(sizing(point(2, passes=140, optimizer=250), point(4, passes=180)), falling)
         assert model.largest_batch(500 * MIB, margin=0.0, rounded=False) >= 1
         assert model.predict(100) > model.predict(50)

@@ -24,10 +24,9 @@ from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
-from advisor.search.study.claim import WORKER, is_dead, new_worker
 from advisor.search.study.sampler import Proposal, Proposer
 from advisor.search.study.storage import check_storage
-from advisor.search.study.study_sync import StudySync
+from advisor.search.study.study_sync import WORKER, StudySync, is_dead, new_worker
 
 from .synthetic import rate, recipe, space
 

@@ -16,11 +16,11 @@ class Clock:
 def test_no_trial_starts_when_only_the_time_for_the_end_is_left() -> None:
     clock = Clock()
     budget = TimeBudget(100.0, clock)
-    budget.durations.learn_build_seconds(5.0)
+    budget.durations.build_seconds = 5.0
     for _ in range(3):
-        budget.durations.learn_trial_seconds(10.0)
-    budget.durations.learn_timing_seconds(10.0)
-    budget.durations.learn_comparison_seconds(3.0)
+        budget.durations.trial_seconds.append(10.0)
+    budget.durations.timing_seconds = 10.0
+    budget.durations.comparison_seconds = 3.0
     assert budget.confirmation_seconds == 15.0
     clock.now += 51.0
     assert budget.may_start_trial, "20 s are kept to measure the winner and the baseline again"
@@ -35,15 +35,15 @@ def test_no_time_is_kept_to_measure_plain_training_twice_before_a_method_was_tri
     """On a slow device one policy may take a quarter of the limit: another one is worth more than repetitions."""
     clock = Clock()
     budget = TimeBudget(200.0, clock)
-    budget.durations.learn_build_seconds(18.0)
-    budget.durations.learn_timing_seconds(30.0)
-    budget.durations.learn_trial_seconds(50.0)
+    budget.durations.build_seconds = 18.0
+    budget.durations.timing_seconds = 30.0
+    budget.durations.trial_seconds.append(50.0)
     clock.now += 70.0
     for _ in range(2):
         assert budget.may_start_trial
-        budget.durations.learn_trial_seconds(25.0)
+        budget.durations.trial_seconds.append(25.0)
     clock.now += 50.0
-    budget.durations.learn_trial_seconds(25.0)
+    budget.durations.trial_seconds.append(25.0)
     assert not budget.may_start_trial, "now the best and the baseline deserve a second look"
     assert budget.may_repeat
 
@@ -51,8 +51,8 @@ def test_no_time_is_kept_to_measure_plain_training_twice_before_a_method_was_tri
 def test_confirmation_never_takes_more_than_half_of_the_time() -> None:
     clock = Clock()
     budget = TimeBudget(100.0, clock)
-    budget.durations.learn_build_seconds(80.0)
-    budget.durations.learn_trial_seconds(10.0)
+    budget.durations.build_seconds = 80.0
+    budget.durations.trial_seconds.append(10.0)
     clock.now += 39.0
     assert budget.may_start_trial
 
@@ -60,7 +60,7 @@ def test_confirmation_never_takes_more_than_half_of_the_time() -> None:
 def test_a_trial_may_not_outlive_the_whole_limit() -> None:
     clock = Clock()
     budget = TimeBudget(60.0, clock)
-    budget.durations.learn_trial_seconds(20.0)
+    budget.durations.trial_seconds.append(20.0)
     clock.now += 50.0
     assert budget.limits.hard_limit_seconds(100.0) == 10.0
 
@@ -86,7 +86,7 @@ def test_a_method_that_compiles_has_a_share_of_the_limit_for_it() -> None:
         budget.limits.confirmation_limit_seconds(None, slow_start=True)
         == budget.limits.confirmation_limit_seconds(None) + 100.0
     )
-    budget.durations.learn_trial_seconds(20.0)
+    budget.durations.trial_seconds.append(20.0)
     clock.now += 540.0
     assert budget.limits.hard_limit_seconds(None, slow_start=True) == 60.0, "but none may outlive the whole"
     assert budget.limits.comparison_limit_seconds(slow_start=True) == 60.0
@@ -100,14 +100,14 @@ def test_the_longest_step_leaves_room_for_the_fewest_steps_of_a_trial() -> None:
 def test_a_comparison_leaves_the_time_for_confirmation() -> None:
     clock = Clock()
     budget = TimeBudget(600.0, clock)
-    budget.durations.learn_build_seconds(5.0)
-    budget.durations.learn_timing_seconds(15.0)
+    budget.durations.build_seconds = 5.0
+    budget.durations.timing_seconds = 15.0
     assert budget.expected_comparison_seconds == budget.limits.comparison_step_seconds == 10.0
     clock.now += 569.0
     assert budget.may_compare
     clock.now += 2.0
     assert not budget.may_compare
-    budget.durations.learn_comparison_seconds(2.0)
+    budget.durations.comparison_seconds = 2.0
     assert budget.may_compare, "what comparisons took is known by then"
 
 
@@ -115,10 +115,10 @@ def timed(seconds: float = 100.0) -> tuple[TimeBudget, Clock]:
     """Two seconds to build, ten to time a leader, four for a comparison of two trainings, three for short steps."""
     clock = Clock()
     budget = TimeBudget(seconds, clock)
-    budget.durations.learn_build_seconds(2.0)
-    budget.durations.learn_timing_seconds(10.0)
-    budget.durations.learn_comparison_seconds(4.0)
-    budget.durations.learn_short_seconds(3.0)
+    budget.durations.build_seconds = 2.0
+    budget.durations.timing_seconds = 10.0
+    budget.durations.comparison_seconds = 4.0
+    budget.durations.short_seconds.append(3.0)
     return budget, clock
 
 
@@ -135,7 +135,7 @@ def test_combinations_are_compared_as_long_as_there_is_time_to_time_leaders_and_
 
 def test_however_long_a_leader_takes_half_of_the_time_is_for_comparisons() -> None:
     budget, clock = timed()
-    budget.durations.learn_timing_seconds(60.0)
+    budget.durations.timing_seconds = 60.0
     clock.now += 46.0
     assert budget.may_compare_another()
     clock.now += 2.0
@@ -166,10 +166,10 @@ def test_turns_take_a_sixtieth_of_the_limit_within_bounds(limit: float, seconds:
 def test_where_a_method_is_set_up_first_the_time_of_several_others_is_not_waited_for() -> None:
     budget, _ = timed()
     before = TimeBudget(100.0, Clock())
-    before.durations.learn_build_seconds(9.0)
+    before.durations.build_seconds = 9.0
     assert before.limits.set_up_limit_seconds == pytest.approx(9.0 + before.limits.turn_seconds + 100.0 / 6)
     assert budget.limits.set_up_limit_seconds == pytest.approx(2.0 + budget.limits.turn_seconds + 100.0 / 6)
-    budget.durations.learn_short_seconds(6.0)
-    budget.durations.learn_short_seconds(6.0)
+    budget.durations.short_seconds.append(6.0)
+    budget.durations.short_seconds.append(6.0)
     assert budget.limits.set_up_limit_seconds == pytest.approx(6.0 + 100.0 / 6)
     assert budget.limits.set_up_limit_seconds < budget.limits.hard_limit_seconds(None, slow_start=True)

@@ -15,8 +15,8 @@ from advisor.search.propose.proposal import GainLeft
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal
 from advisor.session.loop import SearchLoop
+from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
-from advisor.session.trials.evaluation import Evaluation
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import LIMIT, baseline, goal, measured
 from tests.decide.test_guard import found
@@ -284,7 +284,7 @@ def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it
     candidates = [compared(300, micro_batch=8), compared(200, CHECKPOINT, micro_batch=8)]
     search = Search(candidates, FakeGuard())
     fake = ComparingFake(search.proposer)
-    search.loop._evaluator = fake
+    search.loop._evaluator = search.loop._comparing = fake
     search.proposer.recipe_name = "plain"
     search.loop.run()
     assert [one.policy.methods for one in fake.timed] == [(), (CHECKPOINT,)]
@@ -295,7 +295,7 @@ def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() ->
     both = [compared(300, CHECKPOINT, micro_batch=8), compared(200, use("adam_8bit"))]
     search = Search(both, FakeGuard(), earlier=[measured(250, role=Role.BASELINE)])
     fake = ComparingFake(search.proposer)
-    search.loop._evaluator = fake
+    search.loop._evaluator = search.loop._comparing = fake
     told: list[int] = []
     time_leader = fake.time_leader
 
@@ -318,7 +318,7 @@ def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
     )
     search = Search([compiled, compared(200, CHECKPOINT, micro_batch=8)], FakeGuard())
     fake = ComparingFake(search.proposer)
-    search.loop._evaluator = fake
+    search.loop._evaluator = search.loop._comparing = fake
     reason = search.loop.run()
     assert search.proposer.put_offs == ["compile"]
     (note,) = fake.notes
@@ -331,7 +331,7 @@ def test_no_lead_is_certain_before_a_dozen_combinations_were_compared() -> None:
     candidates = [compared(100 - every, use("checkpoint", every=every), micro_batch=8) for every in range(1, 17)]
     search = Search(candidates, FakeGuard(), trials=40)
     fake = ComparingFake(search.proposer)
-    search.loop._evaluator = fake
+    search.loop._evaluator = search.loop._comparing = fake
     search.proposer.gains = [GainLeft(expected=0.001, noise=0.012, measured=9)] * 40
     assert search.loop.run().startswith("nothing untried is expected to be faster by more than the noise")
     assert len(search.proposer.told) == 12

@@ -18,10 +18,10 @@ GRACE = 2.0
 SPEC = spec(kind=SizeTrial)
 
 
-def fine(leftover: str = "", out_of_memory_at: int | None = None, *, note: str = "") -> Reported:
+def fine(*, clean: bool = True, out_of_memory_at: int | None = None, note: str = "") -> Reported:
     sizing = Sizing(points=(), out_of_memory_at=out_of_memory_at, loss_trace=())
     result = SizeResult(key="of a rank", outcome=Outcome.OK, sizing=sizing, notes=(note,) if note else ())
-    return Reported(result=result, leftover=leftover)
+    return Reported(result=result, clean=clean)
 
 
 def bad(reason: str, outcome: Outcome = Outcome.FAILED, *, secondary: bool = False) -> Reported:
@@ -48,13 +48,13 @@ def test_a_trial_is_over_when_every_rank_has_reported(pair: Gathering) -> None:
     verdict = ended(pair)
     assert verdict.result.outcome is Outcome.OK
     assert verdict.result.notes == ("a", "b")
-    assert verdict.why == ""
+    assert verdict.clean
 
 
 def test_what_one_rank_left_in_memory_makes_all_of_them_useless(pair: Gathering) -> None:
     pair.report(0, fine(), 0.0)
-    pair.report(1, fine(leftover="3 bytes stayed"), 0.0)
-    assert ended(pair).why == "rank 1: 3 bytes stayed"
+    pair.report(1, fine(clean=False), 0.0)
+    assert not ended(pair).clean
     assert ended(pair).result.outcome is Outcome.OK
 
 
@@ -64,7 +64,7 @@ def test_the_first_failure_is_the_trials_at_once(pair: Gathering) -> None:
     pair.report(0, bad("later"), 0.0)
     assert ended(pair).result.outcome is Outcome.OUT_OF_MEMORY
     assert ended(pair).result.reason == "rank 1: too much"
-    assert ended(pair).why
+    assert not ended(pair).clean
 
 
 def test_a_refusal_is_no_matter_of_one_rank(pair: Gathering) -> None:
@@ -132,7 +132,7 @@ def test_a_death_after_the_result_costs_the_ranks_and_not_the_trial(pair: Gather
     assert pair.verdict(1000.0) is None
     pair.report(0, fine(), 1000.0)
     assert ended(pair).result.outcome is Outcome.OK
-    assert ended(pair).why == "rank 1 ended after its result"
+    assert not ended(pair).clean
 
 
 def test_a_death_after_the_result_is_the_cause_of_what_others_lost(pair: Gathering) -> None:
@@ -143,10 +143,10 @@ def test_a_death_after_the_result_is_the_cause_of_what_others_lost(pair: Gatheri
 
 
 def test_points_until_one_rank_ran_out_of_memory_are_kept_although_others_wait(pair: Gathering) -> None:
-    pair.report(1, fine(leftover="out of step", out_of_memory_at=8), 0.0)
+    pair.report(1, fine(clean=False, out_of_memory_at=8), 0.0)
     assert pair.verdict(0.9 * GRACE) is None
     verdict = ended(pair, GRACE)
     assert verdict.result.outcome is Outcome.OK
     assert verdict.result.sizing is not None
     assert verdict.result.sizing.out_of_memory_at == 8
-    assert verdict.why
+    assert not verdict.clean

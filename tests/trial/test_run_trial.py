@@ -445,8 +445,14 @@ def test_the_time_in_which_a_method_settles_is_not_taken_from_the_steps_that_are
         clock[0] += 100.0 if attempts[0] <= 2 else 0.01
         return step()
 
-    monkeypatch.setattr("advisor.trial.worker.fidelity_run.until_updated", attempt)
-    monkeypatch.setattr("advisor.trial.worker.fidelity_run.settling_steps", lambda training: 1)
+    monkeypatch.setattr("advisor.trial.worker.bench.until_updated", attempt)
+    initialize = Training.__init__
+
+    def settling(self: Training, *arguments: Any, **options: Any) -> None:
+        initialize(self, *arguments, **options)
+        self.settling_steps = 1  # type: ignore[attr-defined,unused-ignore]
+
+    monkeypatch.setattr(Training, "__init__", settling)
     monkeypatch.setattr("advisor.trial.worker.fidelity_run.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
     result = bed.run(kind=FidelityTrial, fidelity_steps=12, measure_seconds=1.0)
     assert result.fidelity is not None
@@ -585,6 +591,7 @@ def test_a_model_that_existed_before_is_refused(bed: Bed) -> None:
     result = bed.run(_PLAIN + "\nMODEL = build_model()\n\ndef build_model():\n    return MODEL\n")
     assert result.outcome is Outcome.FAILED
     assert "must build a new model on every call" in result.reason
+    assert bed.leftover, "so that no other trial runs in this process"
 
 
 def test_what_is_kept_is_reported(bed: Bed) -> None:

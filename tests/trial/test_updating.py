@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from advisor.training.training import Training
-from advisor.trial.worker.updating import settling_steps, until_updated
+from advisor.trial.worker.updating import until_updated
 
 
 def half_precision_training(scale: float) -> Training:
@@ -47,10 +47,3 @@ def test_a_rank_repeats_a_step_as_often_as_the_others() -> None:
     answers = iter([False, False, True])
     until_updated(training, lambda: attempts.append(training.step(torch.ones(2, 4))), lambda value: next(answers))
     assert len(attempts) == 3
-
-
-def test_a_method_may_ask_for_steps_before_anything_is_measured() -> None:
-    training = half_precision_training(scale=1.0)
-    assert settling_steps(training) == 0
-    training.settling_steps = 4  # type: ignore[attr-defined]
-    assert settling_steps(training) == 4

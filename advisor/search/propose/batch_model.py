@@ -33,12 +33,7 @@ _LEAST_VARIANCE = 1e-12
 
 
 class BatchEstimate(msgspec.Struct, frozen=True):
-    """What is expected of the largest batches of some combinations.
-
-    Attributes:
-        mean: Expected log, one for each.
-        deviation: Its standard deviation.
-    """
+    """What is expected of the largest batches of some combinations."""
 
     mean: Floats
     deviation: Floats

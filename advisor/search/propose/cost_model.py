@@ -97,13 +97,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class _Scales(msgspec.Struct, frozen=True):
-    """One guess at the scales of effects.
-
-    Attributes:
-        effects: Factor on the prior standard deviations of the main effects.
-        interactions: Standard deviation of the interactions.
-        half: Batch at which half of a step is fixed time.
-    """
+    """One guess at the scales of effects."""
 
     effects: float
     interactions: float
@@ -146,9 +140,7 @@ class _Posterior(msgspec.Struct, frozen=True, kw_only=True):
     """The posterior under one guess.
 
     Attributes:
-        scales: The guess.
         log_weight: Log likelihood of the guess, up to a constant.
-        level: The prior mean.
         factor: Cholesky factor of the covariance of the measurements.
         weights: Inverse covariance times the residuals.
     """

@@ -36,7 +36,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """The result at one point.
 
     Attributes:
-        choice: The point.
         logs: Log of every objective, less being better; ``None`` if nothing was measured.
         noise: Standard deviation of the logs between repetitions.
         failed: Whether it failed for a reason other than lack of memory.

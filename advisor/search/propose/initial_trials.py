@@ -16,10 +16,6 @@ def seeds_of(space: ResolvedSpace, *, compares_devices: bool = False) -> list[tu
 
     Plain training on the fewest devices, and each recipe on the most that it works on: what they do on other numbers
     can nearly be told from that, and ten recipes on four numbers would be forty trials.
-
-    Args:
-        space: What may be proposed.
-        compares_devices: Whether the answer compares numbers of devices: plain training then comes first on each.
     """
     plain = space.gpu_counts if compares_devices else space.gpu_counts[:1]
     found = [(PLAIN, space.on_devices((), count)) for count in plain]

@@ -126,11 +126,7 @@ class ModelSampler(BaseSampler):
         }
 
     def largest_improvement(self, study: Study) -> float | None:
-        """The largest expected improvement of any untried point, as a share of the cost; 0.0 if none is left.
-
-        Returns:
-            ``None`` while there is no measurement to improve on.
-        """
+        """The largest expected improvement of an untried point, as a share of the cost; ``None`` if nothing counts."""
         observations = [one for one in self.observations(study) if not one.under_way]
         if not any(one.counts for one in observations):
             return None

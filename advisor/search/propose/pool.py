@@ -23,13 +23,7 @@ _TWO_CHANGES = 200
 
 
 class Pool:
-    """Untried points of a space.
-
-    Args:
-        space: What may be proposed.
-        tried: The tried points.
-        factors: The factors of the space.
-    """
+    """Untried points of a space."""
 
     def __init__(self, space: ResolvedSpace, tried: Explored, factors: Factors) -> None:
         self._space = space
@@ -45,12 +39,7 @@ class Pool:
         return self._every is not None
 
     def points(self, generator: random.Random, good: Sequence[Combination]) -> tuple[list[Choice], Levels]:
-        """Untried points with their levels; empty if there are none.
-
-        Args:
-            generator: Draws points if not all can be listed.
-            good: Combinations whose neighbours to include if not all points can be listed.
-        """
+        """Untried points with their levels; empty if there are none."""
         if self._every is not None and self._levels is not None:
             left = [number for number, key in enumerate(self._keys) if key not in self._tried]
             return [self._every[number] for number in left], self._levels[np.array(left, dtype=np.intp)]

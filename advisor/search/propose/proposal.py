@@ -30,7 +30,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """What to try next.
 
     Attributes:
-        number: Number of the Optuna trial.
         combination: The methods and the number of devices.
         batch_fraction: Share of the largest feasible micro-batch.
         recipe_name: Name of the recipe (``"plain"`` for plain training) if the proposal was enqueued, else ``None``.
@@ -55,7 +54,6 @@ class GainLeft(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         expected: The largest expected improvement of anything untried, as a share of the least cost so far.
         noise: Relative difference between repetitions of the measurements so far.
-        measured: Number of measured points.
     """
 
     expected: float

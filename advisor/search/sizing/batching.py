@@ -22,8 +22,7 @@ __all__ = [
 ]
 
 AFTER_OUT_OF_MEMORY = (0.85, 0.5)
-"""Shares of a batch to try after it did not fit. Predictions are usually off by a few percent; if the first share does
-not fit either, this one is far off."""
+"""Shares of a batch to try after it did not fit: predictions are usually off by a few percent, but not always."""
 
 AFTER_FLUSHES = 0.92
 """Share of a batch to try as well when memory was so full that the allocator flushed its cache."""
@@ -48,7 +47,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def choose_batch(*, largest: int, fraction: float, global_batch: int | None = None, gpu_count: int = 1) -> Batch | None:
-    """Choose the batch of a trial.
+    """Choose the batch of a trial; ``None`` if not even one sample fits.
 
     Args:
         largest: The largest micro-batch that fits; 0 if none does.
@@ -57,9 +56,6 @@ def choose_batch(*, largest: int, fraction: float, global_batch: int | None = No
             largest divisor of a device's share that is at most ``fraction * largest``, and accumulation makes up the
             rest, so that micro-batch x accumulation steps x devices is the global batch exactly.
         gpu_count: Devices that share the global batch; must divide it (:func:`dividing_gpu_counts`).
-
-    Returns:
-        ``None`` if not even one sample fits.
 
     Example:
         >>> choose_batch(largest=40, fraction=0.5)
@@ -118,13 +114,7 @@ def nearest_global_batches(global_batch: int, gpu_counts: Sequence[int]) -> tupl
 
 
 def does_not_fit(*, need_bytes: int | None, limit_bytes: int, micro_batch: int = 1) -> str:
-    """Why a combination was screened, in one line.
-
-    Args:
-        need_bytes: Predicted peak at ``micro_batch``, or ``None`` if not even one profiling run fitted.
-        limit_bytes: The memory limit.
-        micro_batch: The smallest micro-batch considered.
-    """
+    """Why a combination was screened, in one line."""
     samples = "one sample" if micro_batch == 1 else f"a micro-batch of {micro_batch}"
     if need_bytes is None:
         return f"{samples} does not fit below {format_bytes(limit_bytes)}"

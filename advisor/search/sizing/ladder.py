@@ -1,17 +1,15 @@
 """The climb of one combination to the largest size that keeps the floor, by prediction and bisection.
 
-Groups of sizes with equal parameter counts (``size_ladder``) are climbed first, each at its smallest size,
-because throughput falls from group to group but not along the whole chain (a large image on a small model is slower
-than a small image on a larger one); then the sizes inside the best group.
+Groups of sizes with equal parameter counts (``size_ladder``) are climbed first, each at its smallest size, because
+throughput falls from group to group but not along the whole chain; then the sizes inside the best group.
 
-With several arguments, parameters do not tell everything: a deep narrow model is slower than a shallow wide one with as
-many. A size that failed rules out those at least as large in every argument, and no others. After the boundary is
-found, the next larger sizes that nothing rules out are tried until two of them have failed.
+Parameters do not tell everything: a deep narrow model is slower than a shallow wide one with as many. A size that
+failed rules out those at least as large in every argument, and no others. After the boundary is found, the next larger
+sizes that nothing rules out are tried until two of them have failed.
 
-Measurements predict the other sizes: throughput falls as a power of the size, and the memory for one sample grows
-linearly. A prediction chooses where to measure next. When predictions mislead, the bracket around the boundary is
-halved instead, so a climb over ``n`` sizes takes at most about ``4 log2 n`` measurements; with good predictions it
-takes two or three. A size predicted not to fit in memory is not run.
+Measurements predict where to measure next: throughput falls as a power of the size, and the memory for one sample grows
+linearly. When predictions mislead, the bracket around the boundary is halved instead, so a climb over ``n`` sizes takes
+at most about ``4 log2 n`` measurements, usually two or three. A size predicted not to fit in memory is not run.
 """
 
 from __future__ import annotations

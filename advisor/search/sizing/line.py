@@ -13,10 +13,6 @@ class Line(msgspec.Struct, frozen=True):
     """``intercept + slope * x``.
 
     Memory and time never fall when a batch grows; a measured slope below zero is noise and is taken as flat.
-
-    Attributes:
-        intercept: Value at zero.
-        slope: Growth per unit, at least 0.
     """
 
     intercept: float

@@ -1,25 +1,23 @@
 """Peak memory and step time of one combination of methods against its micro-batch.
 
-A training step has phases, and the place of its peak moves between them when the batch grows: for a small batch
-the optimizer step is the peak, for a large one the backward pass. A line through two peaks from different phases
-is far off, so the peak is the maximum of several lines.
+The peak moves between the phases of a step when the batch grows, from the optimizer step to the backward pass. A line
+through peaks of different phases is far off, so the peak is the maximum of several lines.
 
-Two profiling runs traced allocation by allocation (on a CPU) give all lines, as long as the traces differ in sizes
-alone; see :mod:`advisor.predict.trace.envelope`. What the largest profiling run took beyond them is added.
+Two profiling runs traced allocation by allocation (on a CPU) give all lines, if the traces differ in sizes alone
+(:mod:`advisor.predict.trace.envelope`). What the largest profiling run took beyond them is added.
 
-Elsewhere the lines go through the peaks of the profiling runs, one per phase. Within the passes the peak moves too
-(from the end of the backward pass, where all gradients live, to its start, where all activations do), and always to a
-steeper line: the two *largest* points decide, and if two points lie past the regime in which the optimizer step is the
-peak, only such points count. No line is flatter than what the activations of a sample add.
+Elsewhere the lines go through the peaks of the profiling runs, one per phase. Within the passes the peak also moves
+(from the end of the backward pass to its start), always to a steeper line: the two *largest* points decide, if possible
+two past the regime in which the optimizer step is the peak. No line is flatter than what a sample's activations add.
 
-Those lines go through live bytes. What the allocator holds beyond them depends on how its blocks happened to be cut,
-which no line fits: the largest point has its measured value, which then grows with the live bytes by the smallest share
-that any point showed. The margin covers the rest.
+Those lines are of live bytes. What the allocator holds beyond them fits no line: the largest point has its measured
+value, which grows with the live bytes by the smallest share that any point showed. The margin covers the rest.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -72,18 +70,15 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     most_samples: int | None = None
 
     @classmethod
-    def fit(cls, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Fit the lines to profiling runs.
+    def fit(cls, sizing: Sizing, prediction: MemoryPrediction | None = None) -> MemoryModel:
+        """Fit the lines to profiling runs, or to their prediction allocation by allocation, if there is one.
 
         With a single point (the second did not fit), parameters, buffers and optimizer state are the fixed part. That
         makes the slope too steep rather than too flat.
-
-        Args:
-            sizing: At least one point.
-            margin: Share of a limit that stays free.
         """
         points = sorted(sizing.points, key=lambda point: point.micro_batch)
         assert points, "a memory model needs a measured point; a combination without one does not fit at all"
+        last = points[-1]
         past = [point for point in points if not point.memory.optimizer_is_peak]
         used = (past if len(past) >= 2 else points)[-2:]
         if len(used) == 1:
@@ -96,35 +91,21 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
                 _line(first, second, _optimizer_peak),
             )
             time = _time_of(first, second)
-        return cls(
+        if prediction is not None:
+            used, lines = points, tuple(_rising(moment.live) for moment in prediction.moments)
+        model = cls(
             lines=tuple(_with_held_back(line, used) for line in lines),
             time=time,
-            margin=margin,
             out_of_memory_at=sizing.out_of_memory_at,
-            fits_at=points[-1].micro_batch,
-            timed_at=points[-1].micro_batch,
-            timed_seconds=points[-1].step_seconds,
+            fits_at=last.micro_batch,
+            timed_at=last.micro_batch,
+            timed_seconds=last.step_seconds,
         )
-
-    @classmethod
-    def predicted(cls, prediction: MemoryPrediction, sizing: Sizing, *, margin: float = DEFAULT_MARGIN) -> MemoryModel:
-        """Take the lines from a prediction, and from profiling runs the time and the memory that it does not see.
-
-        Args:
-            prediction: Prediction for the same combination as the profiling runs.
-            sizing: At least one point.
-            margin: Share of a limit that stays free.
-        """
-        measured = cls.fit(sizing, margin=margin)
-        points = sorted(sizing.points, key=lambda point: point.micro_batch)
-        lines = tuple(_rising(moment.live) for moment in prediction.moments)
-        model = msgspec.structs.replace(measured, lines=tuple(_with_held_back(line, points) for line in lines))
-        last = points[-1]
-        return msgspec.structs.replace(
-            model,
-            offset_bytes=last.memory.peak_bytes - model._highest(last.micro_batch),
-            calibrated_at=last.micro_batch,
-        )
+        if prediction is None:
+            return model
+        # What the runs took that a prediction does not see.
+        offset = last.memory.peak_bytes - model._highest(last.micro_batch)
+        return msgspec.structs.replace(model, offset_bytes=offset, calibrated_at=last.micro_batch)
 
     def predict(self, micro_batch: int) -> int:
         """Peak bytes at a micro-batch: a prediction, never to be shown as measured."""
@@ -138,15 +119,12 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.time.at(micro_batch) * accumulation_steps
 
     def largest_batch(self, limit_bytes: int, margin: float | None = None, *, rounded: bool = True) -> int:
-        """The largest micro-batch that is predicted to stay below a limit, and that the data makes.
+        """The largest micro-batch that is predicted to stay below a limit, and that the data makes; 0 if none is.
 
         Args:
             limit_bytes: The memory limit.
             margin: Share of it that stays free; the model's own if ``None``.
             rounded: Whether to round down to the multiples of :func:`round_batch`.
-
-        Returns:
-            0 if not even one sample fits.
         """
         usable = limit_bytes * (1 - (self.margin if margin is None else margin)) - self.offset_bytes
         reach = min(float(LARGEST_BATCH), *(line.reaches(usable) for line in self.lines))
@@ -237,16 +215,9 @@ def _with_held_back(line: Line, points: Sequence[SizePoint]) -> Line:
     return Line(line.at(last.micro_batch) + _held_back(last) - slope * last.micro_batch, slope)
 
 
-def _forward_peak(point: SizePoint) -> float:
-    return point.memory.forward_peak_bytes
-
-
-def _backward_peak(point: SizePoint) -> float:
-    return point.memory.backward_peak_bytes
-
-
-def _optimizer_peak(point: SizePoint) -> float:
-    return point.memory.optimizer_peak_bytes
+_forward_peak = operator.attrgetter("memory.forward_peak_bytes")
+_backward_peak = operator.attrgetter("memory.backward_peak_bytes")
+_optimizer_peak = operator.attrgetter("memory.optimizer_peak_bytes")
 
 
 def _line(first: SizePoint, second: SizePoint, of: Callable[[SizePoint], float]) -> Line:

@@ -1,11 +1,10 @@
 """Propose combinations through the ask-and-tell interface of an Optuna study.
 
-The parameters are one categorical per method (off, or one of its settings) and, where there is a choice, the number of
-devices and a fraction of the largest feasible batch; never the batch itself, which the memory model knows better than
-any sampler. A goal with cost and latency is a study with two objectives.
+The parameters are one categorical per method and, where there is a choice, the number of devices and a fraction of the
+largest feasible batch, which the memory model knows better than any sampler. Cost and latency are two objectives.
 
-A trial that ran out of memory, crashed or was refused is a *completed* trial that violates a constraint, with the
-worst value seen so far: Optuna's own samplers ignore failed trials and would come back to them.
+A trial that failed is *completed*, violates a constraint and has the worst value so far: Optuna's own samplers ignore
+failed trials and would come back to them.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Proposer:
     """Asks Optuna for untried combinations and tells it their results.
 
     A study in the storage is continued: completed proposals are not made again, those pending when its process ended
-    may be. The class has many methods because no other class of a session knows Optuna.
+    may be.
 
     Args:
         space: What may be proposed.
@@ -121,8 +120,7 @@ class Proposer:
         """The next proposal, or ``None`` when every combination at every fraction was tried.
 
         Optuna's own samplers may propose tried or self-excluding combinations, which are answered here without a run.
-        After a few of them an untried combination is drawn at random; with many methods, where nearly everything that
-        Optuna draws excludes itself, from its last proposal.
+        After a few of them an untried combination near the last one is drawn at random.
         """
         rejected = 0
         with self._quietly(), self._turn:
@@ -215,11 +213,10 @@ class Proposer:
         *,
         noise: float,
     ) -> None:
-        """Learn about a combination from something other than a trial of it.
+        """Learn about a combination from something other than a trial of it, such as a second batch.
 
-        For example a short comparison with plain training, or a second batch timed in the same trial. It informs the
-        model, but the combination stays untried and cannot be the answer. Optuna's own samplers are not told, because
-        they would take it for a trial.
+        It informs the model, but the combination stays untried and cannot be the answer. Optuna's own samplers are not
+        told, because they would take it for a trial.
 
         Args:
             combination: A valid one.

@@ -115,12 +115,6 @@ def open_study(
     Applicability may change between two runs (less free host memory, an uninstalled library), and with it the choices,
     which are fixed within a study. The storage then gets a second study beside the first.
 
-    Args:
-        where: A path for an SQLite file of our own, text for what ``--storage`` says, ``None`` for memory.
-        name: Name of the study.
-        maximize: For each objective, whether larger values are better.
-        choices: Parameter -> its choices.
-
     Raises:
         OptionError: The file is no journal, or the driver of the database is not installed.
     """
@@ -141,13 +135,7 @@ def open_study(
 
 
 def put_aside_damaged(path: Path) -> Path | None:
-    """Move a damaged database of our own out of the way: the ledger has the measurements, too.
-
-    Args:
-        path: Path of the file, which may not exist.
-
-    Returns:
-        Its new path; ``None`` if it stayed.
+    """Move a damaged database of our own out of the way, as the ledger has the measurements too; return its new path.
 
     Raises:
         OSError: It cannot be moved.

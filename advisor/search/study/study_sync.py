@@ -1,41 +1,52 @@
 """Synchronize tried and pending points with a study that other workers write into as well.
 
-A worker claims a point by a trial whose parameters are in the storage. Two may do so at the same moment, because
-Optuna's storages cannot check and claim in one step. So each checks again after its claim, and at least one of them
-sees the other: the larger trial number gives way at once; the smaller waits a moment for that, and gives way too if it
-does not happen, because the other has not seen it. A point completed meanwhile is not repeated either. So no point runs
-twice; at worst both give way, and ask again.
+A worker claims a point by a trial in the storage. Optuna's storages cannot check and claim in one step, so each worker
+checks again after its claim, and of two at least one sees the other: the larger trial number gives way at once, the
+smaller waits a moment for that, and else gives way too. So no point runs twice; at worst both ask again.
 """
 
 from __future__ import annotations
 
+import datetime
+import itertools
+import os
+import re
+import socket
 import time
 from collections.abc import Callable, Iterable
 
+import psutil
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from advisor.search.propose.history import EXCLUDED, LEARNED, RECORD, TRY_AGAIN, is_of_its_own
 from advisor.search.space.explored import Explored, Point
 from advisor.search.space.parameters import Parameters
-from advisor.search.study.claim import WORKER, is_dead, new_worker
 
-__all__ = ["StudySync"]
+__all__ = ["WORKER", "StudySync", "is_dead", "new_worker"]
 
 _LOOKS = 20
 _PAUSE_SECONDS = 0.1
 
+WORKER = "worker"
+"""Attribute of a trial under way: who runs it."""
+
+_UNSIGNED_SECONDS = 60
+"""A trial that nobody has put a name to for so long was left by a worker that died before it could."""
+
+_CLOCK_SECONDS = 5
+"""Two processes may read the beginning of a third differently by a little: it is reckoned from the boot's time."""
+
+_SILENT_SECONDS = 24 * 3600
+"""A trial of another machine is taken to be under way for so long: whether its process lives cannot be seen."""
+
+_NAME = re.compile(r"(.*) ([0-9]{1,9}) ([0-9]{1,15}(?:\.[0-9]{1,9})?) [0-9]+", re.ASCII)
+
+_numbers = itertools.count()
+
 
 class StudySync:
-    """Synchronizes :class:`~advisor.search.space.explored.Explored` with a study.
-
-    Args:
-        study: The study.
-        parameters: Its space as Optuna's parameters.
-        tried: The record to synchronize.
-        shared: Whether other workers may write into the study; if not, dead ones left its open trials.
-        sleep: Pauses for a number of seconds.
-    """
+    """Synchronizes :class:`~advisor.search.space.explored.Explored` with a study."""
 
     def __init__(
         self,
@@ -151,3 +162,25 @@ class StudySync:
 
     def _point_of(self, trial: FrozenTrial) -> Point:
         return self._tried.point(*self._parameters.choice_of(trial.params))
+
+
+def new_worker() -> str:
+    """A name that no other worker has or will have, in this process or another."""
+    return f"{socket.gethostname()} {os.getpid()} {psutil.Process().create_time()} {next(_numbers)}"
+
+
+def is_dead(worker: str | None, started: datetime.datetime | None) -> bool:
+    """Whether a trial's worker is gone, so that its trial will never end."""
+    age = 0.0 if started is None else (datetime.datetime.now() - started).total_seconds()
+    if worker is None:
+        return age > _UNSIGNED_SECONDS
+    name = _NAME.fullmatch(worker) if isinstance(worker, str) else None
+    if name is None:  # another program wrote it
+        return age > _SILENT_SECONDS
+    host, process, created = name.groups()
+    if host != socket.gethostname():
+        return age > _SILENT_SECONDS
+    try:
+        return abs(psutil.Process(int(process)).create_time() - float(created)) > _CLOCK_SECONDS
+    except psutil.NoSuchProcess:
+        return True

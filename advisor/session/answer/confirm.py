@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -71,67 +72,60 @@ def confirm(
     return _Confirming(context, conclusion, trials, guard, say or context.progress.note).run()
 
 
+@dataclass
 class _Confirming:
     """Winners, one after the other, until one is confirmed."""
 
-    def __init__(
-        self,
-        context: StudyContext,
-        conclusion: Conclusion,
-        trials: Trials,
-        guard: Guard,
-        say: Callable[[str], None],
-    ) -> None:
-        self._context = context
-        self._conclusion = conclusion
-        self._trials = trials
-        self._guard = guard
-        self._say = say
-        self._runs = WrapperRuns(context, trials, str(conclusion.folder.wrapper))
-        self._failures: list[str] = []
-        self._beaten = 0
-        self._ruled_out: tuple[Policy, str] | None = None
+    context: StudyContext
+    conclusion: Conclusion
+    trials: Trials
+    guard: Guard
+    say: Callable[[str], None]
+    failures: list[str] = field(default_factory=list)
+    beaten: int = 0
+    ruled_out: tuple[Policy, str] | None = None
 
     def run(self) -> tuple[Recommendation, bool]:
-        while len(self._failures) < _CONFIRMATIONS:
+        while len(self.failures) < _CONFIRMATIONS:
             recommendation, interrupted = self._try()
             if recommendation is not None:
                 return recommendation, interrupted
-        take_back(self._conclusion.folder)
+        take_back(self.conclusion.folder)
         raise NothingMeasuredError(
             f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "
-            + "; ".join(self._failures)
+            + "; ".join(self.failures)
         )
 
     def _try(self) -> tuple[Recommendation | None, bool]:
         """Confirm the current winner; ``None`` if it lost."""
         try:
-            recommendation = recommend(self._context, self._choose, self._guard)
+            recommendation = recommend(self.context, self._choose, self.guard)
         except TrialError:
-            if self._failures or self._beaten:  # the files are those of a policy that was not confirmed
-                take_back(self._conclusion.folder)
+            if self.failures or self.beaten:  # the files are those of a policy that was not confirmed
+                take_back(self.conclusion.folder)
             raise
         winner, baseline = recommendation.winner, recommendation.baseline
-        emit(self._conclusion, recommendation, self._say)
-        run = self._runs.confirm(recommendation, beaten=self._beaten)
+        emit(self.conclusion, recommendation, self.say)
+        path = str(self.conclusion.folder.wrapper)
+        run = WrapperRuns(self.context, self.trials, path).confirm(recommendation, beaten=self.beaten)
         # A baseline that cannot win replaces nobody: the answer says that it is faster, and why it may not win.
-        if baseline is not None and why_not_eligible(baseline, self._context.goal) is None:
+        if baseline is not None and why_not_eligible(baseline, self.context.goal) is None:
             reason = self._why_beaten(winner, run.confirmation, run.found)
             if reason is not None:
                 self._give_way(winner, baseline, reason)
                 return None, False
         recommendation = msgspec.structs.replace(recommendation, confirmation=run.confirmation)
-        recommendation = explained(recommendation, self._context.goal)
+        recommendation = explained(recommendation, self.context.goal)
         outcome, interrupted = run.confirmation.outcome, run.interrupted
         if outcome is Outcome.OK and not interrupted:
             try:
-                recommendation = with_time_explained(self._context, self._trials, recommendation)
+                recommendation = with_time_explained(self.context, self.trials, recommendation)
             except KeyboardInterrupt:
                 interrupted = True
         if outcome is Outcome.OK or outcome.is_by_chance:
             # A timeout means a busy machine, not a broken policy: the search measured it. The answer says that it is
             # not confirmed, and running the same command confirms it.
-            emit(self._conclusion, recommendation, self._say)
+            emit(self.conclusion, recommendation, self.say)
             return recommendation, interrupted
         self._fail(winner, run.confirmation)
         return None, False
@@ -141,9 +135,9 @@ class _Confirming:
 
         The others are ruled out of this answer only, not in the ledger: a run with more time may confirm one.
         """
-        if self._ruled_out is None:
-            return self._conclusion.choose(candidates)
-        baseline, reason = self._ruled_out
+        if self.ruled_out is None:
+            return self.conclusion.choose(candidates)
+        baseline, reason = self.ruled_out
 
         def ruled_out(one: Candidate) -> Candidate:
             if one.policy == baseline or not is_measured(one):
@@ -152,13 +146,13 @@ class _Confirming:
                 return one  # it was run itself
             return msgspec.structs.replace(one, not_confirmed=reason)
 
-        return self._conclusion.choose([ruled_out(one) for one in candidates])
+        return self.conclusion.choose([ruled_out(one) for one in candidates])
 
     def _why_beaten(self, winner: Candidate, confirmation: Confirmation, found: Speedup | None) -> str | None:
         """Record why the winner may not win after its confirmation; ``None`` if it may."""
         if found is not None:
             return self._mark(winner, confirmed=found)
-        reason = _slower_than_baseline(confirmation, self._context.goal)
+        reason = _slower_than_baseline(confirmation, self.context.goal)
         if reason is not None:
             self._mark(winner, not_confirmed=reason)
         return reason
@@ -170,29 +164,28 @@ class _Confirming:
             same = one.policy == winner.policy and one.model_size == winner.model_size
             return msgspec.structs.replace(one, **found) if same and is_measured(one) else one
 
-        self._context.ledger.replace(marked)
-        return why_not_eligible(msgspec.structs.replace(winner, **found), self._context.goal)
+        self.context.ledger.replace(marked)
+        return why_not_eligible(msgspec.structs.replace(winner, **found), self.context.goal)
 
     def _give_way(self, winner: Candidate, baseline: Candidate, reason: str) -> None:
-        self._context.progress.note(f"{_name(winner)}: {reason}")
-        self._beaten += 1
-        if self._beaten >= _CONFIRMATIONS or not self._context.budget.may_confirm_another:
-            self._ruled_out = baseline.policy, f"what led it was not confirmed, and no other was run: {reason}"
+        self.context.progress.note(f"{_name(winner)}: {reason}")
+        self.beaten += 1
+        if self.beaten >= _CONFIRMATIONS or not self.context.budget.may_confirm_another:
+            self.ruled_out = baseline.policy, f"what led it was not confirmed, and no other was run: {reason}"
 
     def _fail(self, winner: Candidate, confirmation: Confirmation) -> None:
-        """Record that a wrapper does not run."""
         reason = f"its wrapper, run in a fresh process, ended as {confirmation.outcome.value}"
         if confirmation.reason:
             reason += f": {confirmation.reason}"
-        self._failures.append(f"{_name(winner)}: {reason}")
-        self._context.progress.note(self._failures[-1])
+        self.failures.append(f"{_name(winner)}: {reason}")
+        self.context.progress.note(self.failures[-1])
 
         def failed(one: Candidate) -> Candidate:
             if one.policy.key != winner.policy.key or one.model_size != winner.model_size:
                 return one
             return msgspec.structs.replace(one, outcome=confirmation.outcome, reason=reason)
 
-        self._context.ledger.replace(failed)
+        self.context.ledger.replace(failed)
 
 
 def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:

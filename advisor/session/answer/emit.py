@@ -1,8 +1,8 @@
 """Write the two files that apply an answer, and restore them without losing the user's edits.
 
-An edited policy or wrapper belongs to the user and is never lost: before a new one is written, it is renamed, and the
-user is told. Our own files are recognized by their digests, which are recorded before the files are written. An answer
-names its two files by digest; it is withdrawn before others are written.
+An edited file belongs to the user: before a new one is written it is renamed, and the user is told. Our own are
+recognized by their digests, recorded before they are written. An answer names its files by digest, and is withdrawn
+before others are written.
 """
 
 from __future__ import annotations
@@ -38,11 +38,6 @@ class Emission(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the files besides the recommendation.
 
     Attributes:
-        goal: The goal.
-        folder: The folder of the files.
-        workload: Name of the workload.
-        hardware: The device.
-        fingerprints: Fingerprints of what was measured.
         date: Day of the measurement, ISO format.
         workload_options: Options that the workload defines, to be passed to the wrapper.
         size_arguments: Function -> the size arguments that it takes.
@@ -62,11 +57,6 @@ class Emission(msgspec.Struct, frozen=True, kw_only=True):
 
 def emit(emission: Emission, recommendation: Recommendation, say: Callable[[str], None]) -> None:
     """Write ``wrapper.py``, which is the very file that is run to confirm it, and ``policy.yaml``.
-
-    Args:
-        emission: Their contents besides the recommendation.
-        recommendation: The recommendation whose winner they apply.
-        say: Called with what happened to files that the user had edited.
 
     Raises:
         OSError: One cannot be written.
@@ -100,17 +90,9 @@ def digests(emission: Emission, recommendation: Recommendation) -> dict[str, str
 
 
 def put_right(answer: Answer, fingerprints: Fingerprints, folder: StudyFolder) -> list[str] | None:
-    """Restore the files of a stored answer: missing or truncated ones are rewritten, edited ones stay.
+    """Restore the files of a stored answer, and return notes; ``None`` if they cannot be made from this answer.
 
-    Unreadable ones are renamed and kept.
-
-    Args:
-        answer: The answer.
-        fingerprints: Fingerprints of what was measured.
-        folder: The folder where it is stored.
-
-    Returns:
-        Notes for the user; ``None`` if the files can no longer be made from this answer.
+    Missing or truncated ones are rewritten, edited ones stay, unreadable ones are renamed and kept.
 
     Raises:
         OSError: One cannot be written.
@@ -196,7 +178,6 @@ def _can_be_used(path: Path) -> bool:
 
 
 def _policy(emission: Emission, recommendation: Recommendation) -> str:
-    """The text of ``policy.yaml``."""
     winner = recommendation.winner
     measurement = winner.measurement
     assert measurement is not None
@@ -245,7 +226,6 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
 
 
 def _wrapper(emission: Emission, recommendation: Recommendation) -> str:
-    """The text of ``wrapper.py``."""
     winner, baseline = recommendation.winner, recommendation.baseline
     versions = emission.fingerprints.versions
     details = [

@@ -27,11 +27,6 @@ def recommend(
     Candidates ruled out only by their first losses are compared first: an earlier run of the study may have had no time
     for it, and three losses never distinguish a method that changes what is learned from a broken one.
 
-    Args:
-        context: The study; candidates that are compared are replaced in its ledger.
-        choose: Makes a recommendation from candidates.
-        guard: Compares.
-
     Raises:
         TrialError: None is left that may win.
     """
@@ -53,7 +48,6 @@ def _doubted(candidates: Sequence[Candidate], goal: Goal) -> list[Candidate]:
 
 
 def _leaders(recommendation: Recommendation, goal: Goal) -> list[Candidate]:
-    """The winner first."""
     able = [one for one in recommendation.ranking if why_not_eligible(one, goal) is None and not is_outpaced(one)]
     if recommendation.frontier is not None:
         points = {point.policy.key for point in recommendation.frontier.points}

@@ -1,10 +1,9 @@
 """Measure the leaders once more before one of them is recommended.
 
-The best of many noisy measurements is usually a lucky one. If the search has a model, it shows which were lucky and
-which to repeat (:mod:`advisor.decide.repeat`). Otherwise the policies near the best, and the baseline that they are
-compared with, are run again, one after the other: the worse of two measurements represents a policy
-(:func:`~advisor.decide.ranking.ranked`), and their difference counts as noise. If two leaders are still close, both run
-a third time, and the median counts.
+The best of many noisy measurements is usually a lucky one. A model of the search shows which to repeat
+(:mod:`advisor.decide.repeat`). Without one, the policies near the best and the baseline run again: the worse of two
+measurements represents a policy (:func:`~advisor.decide.ranking.ranked`), their difference counts as noise, and if two
+leaders are still close, both run a third time and the median counts.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def measure_leaders_again(
     recommendation: Recommendation,
     standings: Mapping[str, Standing] | None = None,
 ) -> bool:
-    """Run the leaders and the baseline again, as time allows.
+    """Run the leaders and the baseline again, as time allows; return whether anything was measured.
 
     Nothing is repeated where nothing can change: for ``bigger`` (a model's size has no luck), if only plain training
     was measured, or for policies that an earlier run of the study repeated.
@@ -56,9 +55,6 @@ def measure_leaders_again(
         trials: Runs the repetitions.
         recommendation: The current recommendation.
         standings: For ``faster``, label of each combination -> the search model's estimate.
-
-    Returns:
-        Whether anything was measured.
     """
     ledger, goal, candidates = context.ledger, context.goal, context.ledger.candidates
     if standings and goal.kind is GoalKind.FASTER:

@@ -33,10 +33,6 @@ _NAMES: dict[type[Trial[Any]], str] = {
 def timings_of(spent: Mapping[type[Trial[Any]], Sequence[float]], elapsed_seconds: float) -> dict[str, float]:
     """What a run was busy with.
 
-    Args:
-        spent: Kind of trial -> the seconds of each.
-        elapsed_seconds: Of the whole run so far.
-
     Returns:
         What -> seconds; what no trial took is momadvise's own: choosing, writing, and the start.
     """

@@ -20,11 +20,6 @@ def with_time_explained(context: StudyContext, trials: Trials, recommendation: R
     The work of every operator, at the device's measured rates, divides each measured step among its phases and says
     what binds them. Nothing is added where it is unknown: on several devices, for another size of the model, without
     the device's rates, where a step cannot be followed, or where the time is up.
-
-    Args:
-        context: The study.
-        trials: Makes the traces.
-        recommendation: With measured winner and baseline.
     """
     rates = context.facts.device_rates
     plain, winner = recommendation.baseline, recommendation.winner

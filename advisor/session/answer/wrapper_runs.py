@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import msgspec
 
@@ -30,7 +31,6 @@ class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
     """The result of running a winner's wrapper.
 
     Attributes:
-        confirmation: The confirmation for the answer.
         found: Its speedup over the baseline from all alternating runs; ``None`` without any.
         interrupted: Whether the user interrupted what came after the run.
     """
@@ -40,19 +40,13 @@ class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
 
 
+@dataclass
 class WrapperRuns:
-    """Runs the wrapper of one winner after the other.
+    """Runs the wrapper of one winner after the other."""
 
-    Args:
-        context: The study.
-        trials: Runs the wrapper, and the baseline beside it.
-        path: The wrapper's file.
-    """
-
-    def __init__(self, context: StudyContext, trials: Trials, path: str) -> None:
-        self._context = context
-        self._trials = trials
-        self._path = path
+    context: StudyContext
+    trials: Trials
+    path: str
 
     def confirm(self, recommendation: Recommendation, *, beaten: int) -> WrapperRun:
         """Run the winner's wrapper, and whatever tells a wrong promise from a slow machine.
@@ -64,8 +58,8 @@ class WrapperRuns:
         winner = recommendation.winner
         assert winner.measurement is not None
         label = Combination.of(winner.policy).label
-        self._context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
-        result = self._at_size_of(winner).confirm(winner.policy, self._path, repeat=0)
+        self.context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
+        result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0)
         found, promise = self._promise(result.speedup, recommendation)
         confirmation = Confirmation(
             outcome=result.outcome,
@@ -86,16 +80,16 @@ class WrapperRuns:
         return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
 
     def _at_size_of(self, candidate: Candidate) -> Trials:
-        return self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
+        return self.trials.at_size(candidate.model_size) if candidate.model_size else self.trials
 
     def _once_more(self, confirmation: Confirmation, winner: Candidate) -> Confirmation:
         """Run the wrapper again if it was far from the search's measurement; the nearer of the two counts."""
-        may = confirmation.outcome is Outcome.OK and self._context.budget.may_confirm_another
+        may = confirmation.outcome is Outcome.OK and self.context.budget.may_confirm_another
         if confirmation.as_promised or not may:
             return confirmation
         label = Combination.of(winner.policy).label
-        self._context.progress.stage(f"running the emitted wrapper once more, as it was far from its promise: {label}")
-        result = self._at_size_of(winner).confirm(winner.policy, self._path, repeat=1)
+        self.context.progress.stage(f"running the emitted wrapper once more, as it was far from its promise: {label}")
+        result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=1)
         if result.outcome is not Outcome.OK:
             return confirmation
         again = msgspec.structs.replace(
@@ -113,14 +107,14 @@ class WrapperRuns:
             return None, None
         winner, baseline = recommendation.winner, recommendation.baseline
         speedups: dict[str, list[Speedup]] = {winner.policy.key: []}
-        for one in self._context.ledger.candidates:
+        for one in self.context.ledger.candidates:
             if one.speedup is not None and is_measured(one):
                 speedups.setdefault(one.policy.key, []).append(one.speedup)
         own = speedups.pop(winner.policy.key)
         others = list(speedups.values())
         rates: tuple[float, ...] = ()
         if baseline is not None and baseline.measurement is not None:
-            rates = (baseline.measurement.samples_per_second, *self._trials.turns.rates_of(baseline.policy))
+            rates = (baseline.measurement.samples_per_second, *self.trials.turns.rates_of(baseline.policy))
         return shown(found, own, others, rates), promised(found, own, others, rates)
 
     def _with_baseline(self, confirmation: Confirmation, recommendation: Recommendation, beaten: int) -> Confirmation:
@@ -129,7 +123,7 @@ class WrapperRuns:
         If the winner fell short of its promise, this may exceed the time limit: nothing else tells a slow machine from
         a wrong promise.
         """
-        baseline, winner, budget = recommendation.baseline, recommendation.winner, self._context.budget
+        baseline, winner, budget = recommendation.baseline, recommendation.winner, self.context.budget
         if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
             return confirmation
         if confirmation.outcome is not Outcome.OK:
@@ -137,9 +131,9 @@ class WrapperRuns:
         as_promised = confirmation.kept is not None and confirmation.kept >= _KEPT
         if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
             return confirmation
-        self._context.progress.stage("measuring the baseline once more, for comparison")
+        self.context.progress.stage("measuring the baseline once more, for comparison")
         # Do not reuse an earlier repetition, or the run beside an earlier winner.
-        repeat = max(1, times_measured(baseline.policy, self._context.ledger.candidates)) + beaten
+        repeat = max(1, times_measured(baseline.policy, self.context.ledger.candidates)) + beaten
         again = self._at_size_of(baseline).time(baseline.policy, outpaced_below=None, repeat=repeat).measurement
         if again is None:
             return confirmation
@@ -149,6 +143,5 @@ class WrapperRuns:
 
 
 def _noise(winner: Candidate, again: Measurement | None) -> float:
-    """Relative difference allowed between two runs of the same policy."""
     spreads = [one.relative_spread for one in (winner.measurement, again) if one is not None]
     return max(_APART, 2 * math.hypot(*spreads))

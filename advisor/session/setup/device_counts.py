@@ -5,7 +5,7 @@ Called by preparation before the workload is known, and by fit when it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import worst_fidelity
 from advisor.search.sizing.batching import dividing_gpu_counts
 from advisor.search.space.build_space import build_space
+from advisor.search.space.requested_methods import check_requested
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
@@ -28,6 +29,7 @@ __all__ = [
     "Devices",
     "build_on_devices",
     "choose_devices",
+    "fit_to_workload",
     "nothing_distributes",
     "with_global_batch",
     "within_fidelity",
@@ -51,7 +53,6 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         counts: How many may train together, ascending.
         hardware: The first of them, with the free memory of the fullest.
-        notes: What the user should know.
     """
 
     counts: tuple[int, ...]
@@ -63,11 +64,6 @@ def choose_devices(request: TuneRequest, hardware: Hardware, visible: Sequence[H
     """Check ``--gpus`` against what is there, or choose the counts.
 
     On a CPU the ranks are processes that share its cores and memory: any number of them can be tried.
-
-    Args:
-        request: What is asked for.
-        hardware: The device that was asked for or chosen.
-        visible: Every visible device.
 
     Raises:
         OptionError: More devices than there are, or several with one that is named.
@@ -129,6 +125,45 @@ def _default_counts(goal: GoalKind, hardware: Hardware, machines: int) -> tuple[
     while 2 * on_each[-1] <= hardware.device_count:
         on_each.append(2 * on_each[-1])
     return tuple(sorted({1, *(machines * count for count in on_each)}))
+
+
+def fit_to_workload(
+    request: TuneRequest,
+    space: SearchSpace,
+    goal: Goal,
+    facts: Facts,
+    hardware: Hardware,
+    say: Callable[[str], None],
+) -> tuple[Goal, ResolvedSpace]:
+    """Resolve the goal's global batch and device counts, and the combinations to search.
+
+    Raises:
+        UserError: Nothing is left of what was asked for.
+    """
+    layout = facts.batch_layout
+    uncut = layout.why_uncut
+    if layout.changes_when_split and not facts.has_batchnorm:
+        uncut = f"{layout.changes_when_split} (--fidelity model allows more)"
+    if layout.sizes is not None:
+        say(layout.sizes.words)
+    if uncut:
+        say(
+            f"a batch is trained on in one piece, on one device: {uncut}. Give training.step no more samples than the "
+            "policy's micro-batch"
+        )
+    split = with_global_batch(goal, facts)
+    if split.gpu_counts != goal.gpu_counts:
+        left_out = ", ".join(str(count) for count in goal.gpu_counts if count not in split.gpu_counts)
+        say(f"a global batch of {split.global_batch} cannot be split over {left_out} devices: left out")
+    resolved, left_out_because = build_on_devices(space, facts, hardware, split, asked=request.asks_for_several)
+    if left_out_because is not None:
+        say(left_out_because)
+        split = msgspec.structs.replace(split, gpu_counts=resolved.gpu_counts)
+    check_requested(request.methods, resolved)
+    split, resolved, beyond = within_fidelity(split, resolved, facts)
+    if beyond:
+        say(beyond)
+    return split, resolved
 
 
 def with_global_batch(goal: Goal, facts: Facts) -> Goal:
@@ -204,13 +239,7 @@ def build_on_devices(
 
 
 def nothing_distributes(count: int, why: str, allowing: Fidelity | None = None) -> str:
-    """Say that there is no way to train on several devices, and what helps.
-
-    Args:
-        count: Number of devices.
-        why: What to say behind "none does".
-        allowing: The ceiling of fidelity that would help, if one does.
-    """
+    """Say that there is no way to train on several devices, and what helps."""
     fix = f"Allow one with --fidelity {allowing.value}" if allowing is not None else "Add one to the space"
     return f"On {count} devices {_rule(why)}. {fix}, or use --gpus 1."
 
@@ -233,11 +262,6 @@ def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goa
 
     Known before any trial: with BatchNorm every device takes the statistics of its own share, so that something else is
     learned whatever the methods are.
-
-    Args:
-        goal: The goal.
-        space: What may be proposed; the plainest combination exists for each number.
-        facts: What the probe learned.
 
     Returns:
         The goal and the space with those that are left; and what was left out and why, empty if nothing was.

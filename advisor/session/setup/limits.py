@@ -21,9 +21,7 @@ class MemoryBudget(msgspec.Struct, frozen=True, kw_only=True):
     """The limit that trials run under.
 
     Attributes:
-        limit_bytes: The most a training may take.
         usable_bytes: Free memory for profiling runs, which find the need even if it is above the limit.
-        notes: Notes for the user about the limit.
     """
 
     limit_bytes: int

@@ -24,12 +24,7 @@ _WORKING = ("user", "nice", "system", "irq", "softirq")
 
 
 def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -> list[str]:
-    """Notes for the user before a CPU is measured; empty for a GPU, and if nothing else runs.
-
-    Args:
-        hardware: The device.
-        busy: Returns how many cores others keep busy; measured by default.
-    """
+    """Notes for the user before a CPU is measured; empty for a GPU, and if nothing else runs."""
     if hardware.kind is not DeviceKind.CPU:
         return []
     others = (busy or busy_cores)()
@@ -47,11 +42,7 @@ def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -
 
 
 def busy_cores(seconds: float = _SECONDS) -> float:
-    """Cores of this machine that other processes keep busy; 0 if unknown.
-
-    Args:
-        seconds: To look for.
-    """
+    """Cores of this machine that other processes keep busy; 0 if unknown."""
     if psutil.cpu_count() != host_cores():
         return 0.0  # In a container limited to some cores, the cores that others use are unknown.
     own = psutil.Process()
@@ -62,6 +53,5 @@ def busy_cores(seconds: float = _SECONDS) -> float:
 
 
 def _worked() -> float:
-    """Seconds that all cores have worked since the machine began."""
     times = psutil.cpu_times()
     return float(sum(getattr(times, kind, 0.0) for kind in _WORKING))

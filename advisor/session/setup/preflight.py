@@ -22,11 +22,6 @@ def check_preflight(request: TuneRequest, space: SearchSpace, gpu_counts: Sequen
 
     The rest is checked where the workload is known (:mod:`advisor.session.setup.device_counts`).
 
-    Args:
-        request: What is asked for.
-        space: The search space.
-        gpu_counts: Numbers of devices that may train together, ascending.
-
     Raises:
         OptionError: ``cheapest`` without a global batch, or one that cannot be split over any number of devices.
         SearchSpaceError: Several devices were asked for, and the space has no method for them.

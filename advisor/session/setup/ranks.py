@@ -1,7 +1,7 @@
 """Several ranks of one launch call ``tune`` at once: one tunes, the others wait, and all see the same end.
 
-The folder's lock makes one rank tune and the others wait; a stored answer is read back by those that waited. What is
-left is failure: without a word from the first rank, every other one would repeat the whole failing search in turn.
+The folder's lock makes one tune; the others wait and read its answer. Without a word from it after a failure, every
+other one would repeat the whole failing search in turn.
 """
 
 from __future__ import annotations
@@ -44,15 +44,7 @@ def launch_identity(environment: Mapping[str, str] = os.environ) -> str | None:
 
 @contextmanager
 def failing_together(folder: StudyFolder, launch: str | None) -> Iterator[None]:
-    """Raise at once if another rank of the same launch failed, and record a failure of this one.
-
-    Args:
-        folder: The study folder, its lock held.
-        launch: Result of :func:`launch_identity`.
-
-    Raises:
-        TrialError: Another rank failed; the message is its message.
-    """
+    """Raise at once if another rank of the same launch failed, and record a failure of this one."""
     if launch is None:
         yield
         return

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import msgspec
+
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.effects import changed_nothing
 from advisor.goal import Fidelity, Goal
@@ -19,24 +23,34 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.result import SizeResult, TimeResult
 from advisor.workload.facts import Facts
 
-__all__ = ["CandidateMaker"]
+__all__ = ["CandidateMaker", "Evaluation"]
 
 
-class CandidateMaker:
-    """Describes policies as candidates. It runs no trial.
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate, and whether it settles its combination.
 
-    Args:
-        trials: Provide the results of profiling runs.
-        goal: The goal and its limits.
-        facts: What the probe learned.
-        hardware: The device.
+    Attributes:
+        settles_combination: Whether no other batch of the same methods needs to be tried.
+        before: Candidates that were tried on the way to it.
+        smaller: The same methods at a smaller batch, timed in the same trial.
+        expected_rate: Samples per second that profiling runs promise, where it was not measured for being too slow.
     """
 
-    def __init__(self, trials: Trials, goal: Goal, facts: Facts, hardware: Hardware) -> None:
-        self._trials = trials
-        self._goal = goal
-        self._facts = facts
-        self._hardware = hardware
+    candidate: Candidate
+    settles_combination: bool = False
+    before: tuple[Candidate, ...] = ()
+    smaller: Candidate | None = None
+    expected_rate: float | None = None
+
+
+@dataclass
+class CandidateMaker:
+    """Describes policies as candidates. It runs no trial."""
+
+    trials: Trials
+    goal: Goal
+    facts: Facts
+    hardware: Hardware
 
     def timed(self, policy: Policy, role: Role, result: TimeResult, measurement: Measurement | None) -> Candidate:
         """A candidate measured by a timed trial, at the policy's own batch or the smaller one."""
@@ -61,39 +75,39 @@ class CandidateMaker:
             # The trial succeeded and found that not even one sample fits.
             outcome = Outcome.OUT_OF_MEMORY
         if outcome is Outcome.OUT_OF_MEMORY and not reason:
-            reason = does_not_fit(need_bytes=None, limit_bytes=self._trials.limit_on(policy.gpu_count))
+            reason = does_not_fit(need_bytes=None, limit_bytes=self.trials.limit_on(policy.gpu_count))
         return self.unmeasured(policy, role, outcome, reason, None)
 
     def refusal(self, policy: Policy) -> str | None:
         """Why this policy is forbidden although its methods apply: accumulation, or its fidelity."""
         verdict = judge(
             policy.methods,
-            facts=self._facts,
-            hardware=self._hardware,
+            facts=self.facts,
+            hardware=self.hardware,
             accumulation_steps=policy.accumulation_steps,
             gpu_count=policy.gpu_count,
             mesh=policy.axes,
         )
         if not verdict.applicable:
             return verdict.reason
-        uncut = self._facts.batch_layout.why_uncut
+        uncut = self.facts.batch_layout.why_uncut
         if uncut and policy.accumulation_steps * policy.data_degree > 1:
             return f"a batch must be cut into parts, and this one cannot be: {uncut}"
         fidelity = self._fidelity(policy)
-        if not self._goal.fidelity.allows(fidelity):
+        if not self.goal.fidelity.allows(fidelity):
             parts = "micro-batches per step" if policy.data_degree == 1 else "parts of a step, over all devices,"
-            changes = self._facts.batch_layout.changes_when_split
+            changes = self.facts.batch_layout.changes_when_split
             why = f"; {changes}" if changes else ""
-            why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else why
+            why = "; BatchNorm takes its statistics over each" if self.facts.has_batchnorm else why
             return (
                 f"with {policy.accumulation_steps * policy.data_degree} {parts} its fidelity is {fidelity.value}, "
-                f"and at most {self._goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"
+                f"and at most {self.goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"
             )
         return None
 
     def too_big(self, policy: Policy, role: Role, model: MemoryModel) -> Candidate:
         """A policy that is predicted not to fit."""
-        predicted, limit = model.predict(policy.micro_batch), self._trials.limit_on(policy.gpu_count)
+        predicted, limit = model.predict(policy.micro_batch), self.trials.limit_on(policy.gpu_count)
         if model.out_of_memory_at is not None and predicted <= limit:
             # Something else holds the memory, or takes it at that batch, which the prediction does not see.
             reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"
@@ -117,25 +131,25 @@ class CandidateMaker:
 
     def _drift(self, policy: Policy) -> float | None:
         """Drift of its first losses; ``None`` where they differ from plain training's by chance alone."""
-        if draws_other_masks(policy.methods, self._facts):
+        if draws_other_masks(policy.methods, self.facts):
             return None
-        return self._trials.drift(Combination.of(policy))
+        return self.trials.drift(Combination.of(policy))
 
     def _fidelity(self, policy: Policy) -> Fidelity:
         return worst_fidelity(
             policy.methods,
             accumulation_steps=policy.accumulation_steps,
-            facts=self._facts,
+            facts=self.facts,
             gpu_count=policy.gpu_count,
             mesh=policy.axes,
         )
 
     def effects(self, combination: Combination) -> tuple[str, ...]:
         """Notes of methods that were applied but changed nothing."""
-        reference = self._trials.reference(combination.gpu_count)
+        reference = self.trials.reference(combination.gpu_count)
         if reference is None or combination == reference:
             return ()
-        own, plain = self._trials.sizing_of(combination), self._trials.sizing_of(reference)
+        own, plain = self.trials.sizing_of(combination), self.trials.sizing_of(reference)
         if own is None or plain is None:
             return ()
         methods = [get_method(use.name) for use in combination.uses if use not in reference.uses]
@@ -143,7 +157,7 @@ class CandidateMaker:
 
     def policy(self, combination: Combination, batch: Batch) -> Policy:
         """The policy with the settings its methods chose in profiling runs, whose memory predictions hold for those."""
-        sizing = self._trials.sizing_of(combination)
+        sizing = self.trials.sizing_of(combination)
         return Policy(
             methods=combination.uses,
             micro_batch=batch.micro_batch,

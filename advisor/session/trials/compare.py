@@ -9,19 +9,18 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_measured
-from advisor.measure.measurement import Measurement, Sizing
+from advisor.measure.measurement import Sizing
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
 from advisor.report.wording import comparison_words
-from advisor.search.sizing.batching import Batch, choose_batch
+from advisor.search.sizing.batching import Batch
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
+from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.evaluate import Evaluator
-from advisor.session.trials.evaluation import Evaluation
 from advisor.session.trials.expected import expected_at
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
-from advisor.trial.result import TimeResult
 
 __all__ = ["ComparingEvaluator"]
 
@@ -81,9 +80,7 @@ class ComparingEvaluator(Evaluator):
         found = []
         if self._turns.compare_at > own.micro_batch:
             policy = self._at_most(self._make.policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
-            self._progress.trial_started(self.number, policy, "in turn with the baseline")
-            result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
-            found.append(self._make.timed(policy, Role.SEARCHED, result, result.measurement))
+            found.append(self._briefly_timed(policy, Role.SEARCHED, "in turn with the baseline"))
         self._go_on_from(earlier)
         return found
 
@@ -107,18 +104,17 @@ class ComparingEvaluator(Evaluator):
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
         """Roughly measure the baseline's throughput: what counts is the speedup of others that alternate with it."""
-        self._progress.trial_started(self.number, policy, "measuring")
+        return self._briefly_timed(policy, Role.BASELINE, "measuring")
+
+    def _briefly_timed(self, policy: Policy, role: Role, what: str) -> Candidate:
+        self._progress.trial_started(self.number, policy, what)
         result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
-        return self._make.timed(policy, Role.BASELINE, result, result.measurement)
+        return self._make.timed(policy, role, result, result.measurement)
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:
         """Compare a combination with the pacesetter by alternating short steps, instead of timing it at length.
 
         Without anything to compare with, it is timed.
-
-        Args:
-            combination: The methods.
-            role: Why it is tried.
         """
         found = self._policy_to_try(combination, 1.0, role)
         if isinstance(found, Evaluation):
@@ -133,12 +129,7 @@ class ComparingEvaluator(Evaluator):
         return Evaluation(candidate=candidate, expected_rate=comparison.expected_samples_per_second)
 
     def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
-        """Time a combination batch by batch without comparing it first.
-
-        Args:
-            combination: The methods.
-            role: Why it is tried.
-        """
+        """Time a combination batch by batch without comparing it first."""
         found = self._policy_to_try(combination, 1.0, role, alone=True)
         if isinstance(found, Evaluation):
             return found
@@ -148,12 +139,7 @@ class ComparingEvaluator(Evaluator):
         )
 
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
-        """Time a compared candidate that may lead, batch by batch.
-
-        Args:
-            leader: The compared candidate.
-            best: Samples per second of the best candidate so far.
-        """
+        """Time a compared candidate that may lead, batch by batch."""
         combination = Combination.of(leader.policy)
         found = self._policy_to_try(combination, 1.0, leader.role)
         if isinstance(found, Evaluation):
@@ -163,11 +149,15 @@ class ComparingEvaluator(Evaluator):
         ladder = self._ladder(first, largest)
         self._progress.trial_started(self.number, first, f"timing it batch by batch{self._where}")
         result = self._trials.time(first, outpaced_below=None, ladder=ladder)
-        candidates = [self._candidate_at(first, leader, result, result.measurement)]
-        for policy, rung in zip(ladder, result.ladder, strict=False):
-            one = self._candidate_at(policy, leader, result, rung.measurement)
-            candidates[-1] = msgspec.structs.replace(candidates[-1], gain_of_larger=rung.gain)
-            candidates.append(msgspec.structs.replace(one, speedup=rung.speedup))
+        candidates: list[Candidate] = []
+        for policy, rung in zip((first, *ladder), (None, *result.ladder), strict=False):
+            measurement = result.measurement if rung is None else rung.measurement
+            one = self._make.timed(policy, leader.role, result, measurement)
+            one = msgspec.structs.replace(one, comparison=leader.comparison)
+            if rung is not None:
+                one = msgspec.structs.replace(one, speedup=rung.speedup)
+                candidates[-1] = msgspec.structs.replace(candidates[-1], gain_of_larger=rung.gain)
+            candidates.append(one)
         if result.outcome is Outcome.OUT_OF_MEMORY or self._has_no_batch(candidates[0]):
             return self._retried(candidates[0], best)
         top = max(candidates, key=_rate)
@@ -194,20 +184,13 @@ class ComparingEvaluator(Evaluator):
         """Make a clearly faster combination the pacesetter: its steps cost less time than plain training's."""
         combination = Combination.of(leader.policy)
         model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
-        first = leader.speedup is not None and self._turns.pacesetter == Combination()
-        if not first or model is None or sizing is None or leader.speedup is None:
+        if leader.speedup is None or leader.speedup.low <= _CLEARLY or model is None or sizing is None:
             return
-        if any(get_method(use.name).slow_start for use in combination.uses):
-            return  # rebuilding it after a trial that needed the memory would cost more time than it saves
-        if leader.speedup.low > _CLEARLY:
+        # To rebuild one that compiles, after a trial that needed the memory, would cost more time than it saves.
+        compiles = any(get_method(use.name).slow_start for use in combination.uses)
+        if self._turns.pacesetter == Combination() and not compiles:
             self._turns.pacesetter, self._turns.leader = combination, leader
             self._turns.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
-
-    def _candidate_at(
-        self, policy: Policy, leader: Candidate, result: TimeResult, measurement: Measurement | None
-    ) -> Candidate:
-        candidate = self._make.timed(policy, leader.role, result, measurement)
-        return msgspec.structs.replace(candidate, comparison=leader.comparison)
 
     def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
         """The batch where per-sample work dominates a step, or the policy's own; small enough for several steps."""
@@ -227,7 +210,6 @@ class ComparingEvaluator(Evaluator):
         return self._at_most(largest, self._best_batch or self._turns.compare_at or 1)
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
-        """Growing batches up to the largest."""
         ladder: list[Policy] = []
         compiles = any(get_method(use.name).slow_start for use in first.methods)
         if self._best_batch is not None and (self._peaked or compiles):
@@ -244,18 +226,12 @@ class ComparingEvaluator(Evaluator):
         return tuple(ladder)
 
     def _at_most(self, largest: Policy, wanted: int) -> Policy:
-        batch = choose_batch(
-            largest=min(wanted, largest.micro_batch),
-            fraction=1.0,
-            global_batch=self._goal.global_batch,
-            gpu_count=largest.gpu_count,
-        )
+        batch = self._chosen(min(wanted, largest.micro_batch), largest.gpu_count)
         assert batch is not None, "at least one sample fits"
         return self._make.policy(Combination.of(largest), batch)
 
 
 def _efficient_batch(model: MemoryModel, sizing: Sizing) -> int:
-    """The batch from which the fixed cost of a step no longer matters."""
     rates = {point.micro_batch: point.micro_batch / point.step_seconds for point in sizing.points}
     seen = min(batch for batch, rate in rates.items() if rate >= _EFFICIENT * max(rates.values()))
     fixed, growing = max(0.0, model.time.intercept), model.time.slope

@@ -15,14 +15,13 @@ from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, B
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
-from advisor.session.trials.candidates import CandidateMaker
-from advisor.session.trials.evaluation import Evaluation
+from advisor.session.trials.candidates import CandidateMaker, Evaluation
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count, format_rate
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TimeResult
 
-__all__ = ["Evaluation", "Evaluator"]
+__all__ = ["Evaluator"]
 
 _ANOTHER_BATCH_WILL_NOT_HELP = (Outcome.FAILED, Outcome.DIVERGED, Outcome.CRASHED)
 
@@ -95,7 +94,7 @@ class Evaluator:
             own = most
         if own is None or fixed is None:
             return None if own is None else Batch(own)
-        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)
+        return self._chosen(own, devices)
 
     @property
     def _fewest_devices(self) -> int:
@@ -168,14 +167,7 @@ class Evaluator:
     def _policy_to_try(
         self, combination: Combination, fraction: float, role: Role, *, alone: bool = False
     ) -> tuple[Policy, MemoryModel] | Evaluation:
-        """The policy at the batch to try, with its memory model; or why there is none.
-
-        Args:
-            combination: The methods and the number of devices.
-            fraction: Share of the largest feasible micro-batch.
-            role: Why it is tried.
-            alone: Whether its profiling runs alternate with nothing.
-        """
+        """The policy at the batch to try, with its memory model; or why there is none."""
         model, failure = self._size(combination, role, alone=alone)
         if model is None:
             assert failure is not None
@@ -225,23 +217,17 @@ class Evaluator:
         if policy is None:
             return full
         second = self.time(policy, first.role, best=best)
-        if second.outcome is not Outcome.OK or second.measurement is None or first.measurement is None:
-            return msgspec.structs.replace(full, before=(second,))
-        if second.measurement.samples_per_second <= first.measurement.samples_per_second:
-            return msgspec.structs.replace(full, before=(second,))
-        return msgspec.structs.replace(full, candidate=second, before=(first,))
+        if second.outcome is Outcome.OK and second.samples_per_second > first.samples_per_second:
+            return msgspec.structs.replace(full, candidate=second, before=(first,))
+        return msgspec.structs.replace(full, before=(second,))
 
     def _smaller(self, policy: Policy, largest: int) -> Policy | None:
         """The same methods at a smaller batch, up to ``largest``; ``None`` if none is allowed."""
         combination = Combination.of(policy)
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
-        batch = choose_batch(
-            largest=min(model.largest_batch(self._trials.limit_on(combination.gpu_count)), largest),
-            fraction=1.0,
-            global_batch=self._goal.global_batch,
-            gpu_count=combination.gpu_count,
-        )
+        most = model.largest_batch(self._trials.limit_on(combination.gpu_count))
+        batch = self._chosen(min(most, largest), policy.gpu_count)
         if batch is None or batch.micro_batch >= policy.micro_batch:
             return None
         smaller = self._make.policy(combination, batch)
@@ -275,12 +261,7 @@ class Evaluator:
         compiles = any(get_method(use.name).slow_start for use in policy.methods)
         if not self._times_half or compiles or policy.micro_batch == 1:
             return None
-        batch = choose_batch(
-            largest=policy.micro_batch,
-            fraction=_HALF,
-            global_batch=self._goal.global_batch,
-            gpu_count=policy.gpu_count,
-        )
+        batch = self._chosen(policy.micro_batch, policy.gpu_count, _HALF)
         assert batch is not None, "at least one sample fits"
         half = self._make.policy(Combination.of(policy), batch)
         return half if half.micro_batch < policy.micro_batch and self._make.refusal(half) is None else None
@@ -332,9 +313,11 @@ class Evaluator:
                     "trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
-        return choose_batch(
-            largest=largest, fraction=fraction, global_batch=self._goal.global_batch, gpu_count=gpu_count
-        )
+        return self._chosen(largest, gpu_count, fraction)
+
+    def _chosen(self, largest: int, gpu_count: int, fraction: float = 1.0) -> Batch | None:
+        batch = self._goal.global_batch
+        return choose_batch(largest=largest, fraction=fraction, global_batch=batch, gpu_count=gpu_count)
 
     def _note(self, note: str) -> None:
         if note not in self.notes:

@@ -87,16 +87,7 @@ def seconds_at(model: MemoryModel, batch: int) -> float:
 def _growth(
     own: Sizing, reference: Sizing, here: int, there: int, *, own_seconds: float, other_seconds: float
 ) -> float:
-    """Expected change of a log speedup from one batch to another; zero where a line has a single point.
-
-    Args:
-        own: The profiling runs of the policy.
-        reference: Those of the reference.
-        here: The batch of the comparison.
-        there: The other batch.
-        own_seconds: The policy's step seconds at the batch of the comparison.
-        other_seconds: The reference's.
-    """
+    """Expected change of a log speedup from one batch to another; zero where a line has a single point."""
     mine, others = _line(own, here, own_seconds), _line(reference, here, other_seconds)
     if mine is None or others is None:
         return 0.0

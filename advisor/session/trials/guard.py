@@ -32,29 +32,23 @@ class Guard:
 
     It compares methods, not batches: each combination runs once per size, the reference run once for all, and
     comparisons of an earlier run of the study are reused.
-
-    Args:
-        context: The study.
-        trials: Runs the trials.
     """
 
     def __init__(self, context: StudyContext, trials: Trials) -> None:
         self._trials = trials
         self._budget = context.budget
+        self._durations = context.budget.durations
         self._progress = context.progress
         self._known = {_key(one): one.guard for one in context.ledger.candidates if one.guard is not None}
         self._failed: dict[tuple[str, str], str] = {}
 
     def checked(self, candidate: Candidate) -> Candidate:
         """Return the candidate with its comparison, or the reason why there is none; the plainest needs none."""
-        if candidate.guard is not None:
-            return candidate
-        known = self._known.get(_key(candidate))
-        if known is not None:
-            return msgspec.structs.replace(candidate, guard=known, not_compared="")
         reference = self._trials.reference(candidate.policy.gpu_count)
-        if reference is None or reference == Combination.of(candidate.policy):
+        candidate = self._with_known(candidate)
+        if candidate.guard is not None or reference in (None, Combination.of(candidate.policy)):
             return candidate
+        assert reference is not None
         failed = self._failed.get(_key(candidate)) or ("" if self._budget.may_compare else _NO_TIME)
         if failed:
             return msgspec.structs.replace(candidate, not_compared=failed)
@@ -68,14 +62,17 @@ class Guard:
 
     def remembered(self, candidate: Candidate) -> Candidate:
         """Like :meth:`checked` without running anything: reuse what was found of its methods at another batch."""
-        if candidate.guard is not None or not is_measured(candidate):
-            return candidate
-        known = self._known.get(_key(candidate))
-        if known is not None:
-            return msgspec.structs.replace(candidate, guard=known, not_compared="")
-        if self._trials.reference(candidate.policy.gpu_count) in (None, Combination.of(candidate.policy)):
+        candidate = self._with_known(candidate) if is_measured(candidate) else candidate
+        plainest = self._trials.reference(candidate.policy.gpu_count) in (None, Combination.of(candidate.policy))
+        if candidate.guard is not None or plainest or not is_measured(candidate):
             return candidate
         return msgspec.structs.replace(candidate, not_compared=candidate.not_compared or _INTERRUPTED)
+
+    def _with_known(self, candidate: Candidate) -> Candidate:
+        known = self._known.get(_key(candidate))
+        if candidate.guard is not None or known is None:
+            return candidate
+        return msgspec.structs.replace(candidate, guard=known, not_compared="")
 
     def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
         trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
@@ -105,7 +102,7 @@ class Guard:
         own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=reference_run)
         if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
             # A compiling method says nothing about other durations; reserving as much would end the search early.
-            self._budget.durations.learn_comparison_seconds(own.wall_seconds)
+            self._durations.comparison_seconds = max(self._durations.comparison_seconds or 0.0, own.wall_seconds)
         label = reference.label
         if own.outcome is Outcome.DIVERGED:
             if compared(exact, exact, reference=label, micro_batch=micro_batch) is None:

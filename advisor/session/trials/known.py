@@ -9,7 +9,6 @@ from advisor.decide.drift import loss_drift
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel
-from advisor.search.sizing.profiling_runs import memory_model_of
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import SizeResult, TimeResult
@@ -33,7 +32,7 @@ class Known:
         """Record the profiling runs of a combination."""
         assert result.sizing is not None, "there were some"
         self._sizings[combination.label] = result.sizing
-        model = memory_model_of(result.sizing, result.prediction)
+        model = MemoryModel.fit(result.sizing, result.prediction)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
@@ -79,7 +78,6 @@ def ran_not_even_once(result: SizeResult) -> bool:
 
 
 def _learned(model: MemoryModel, policy: Policy, outcome: Outcome, measurement: Measurement | None) -> MemoryModel:
-    """A memory model after one timed trial."""
     if measurement is not None:
         model = model.calibrated(policy.micro_batch, measurement.memory.peak_bytes)
         return model.timed(policy.micro_batch, policy.accumulation_steps, measurement.step_seconds)

@@ -51,21 +51,13 @@ def probe(
     The probe may use all free memory: the search finds out whether plain training fits below the limit, and needs the
     facts in any case.
 
-    Args:
-        request: What is asked for.
-        hardware: The device.
-        usable_bytes: What is free on it.
-        libraries: Optional libraries that the search's methods need.
-        budget: The session's clock.
-        runner: Runs the trial.
-
     Raises:
         WorkloadError: The model does not make one step.
         NothingMeasuredError: The trial was ended from outside.
     """
     spec = _spec(ProbeTrial, request, hardware, usable_bytes, budget, libraries=libraries)
     result = runner.run(spec)
-    budget.durations.learn_build_seconds(result.wall_seconds)
+    budget.durations.build_seconds = result.wall_seconds
     if result.facts is not None:
         return result.facts, result
     _raise_if_lost(result, "The model must complete one plain training step before anything can be tuned")
@@ -76,13 +68,6 @@ def count_parameters(
     request: TuneRequest, hardware: Hardware, usable_bytes: int, *, budget: TimeBudget, runner: Runner
 ) -> SizeCounts:
     """Count the parameters of every size.
-
-    Args:
-        request: What is asked for.
-        hardware: The device.
-        usable_bytes: What is free on it.
-        budget: The session's clock.
-        runner: Runs the trial.
 
     Raises:
         WorkloadError: They cannot be counted.

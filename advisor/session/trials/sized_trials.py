@@ -38,12 +38,6 @@ class OutOfBudgetError(Exception):
 class SizedTrials:
     """Evaluates combinations at the sizes of a chain and keeps their results.
 
-    Args:
-        context: The study, whose goal has a floor.
-        trials: Runs the trials.
-        guard: Compares a candidate that would lead with the reference run before it leads.
-        counts: The sizes with their parameters.
-
     Attributes:
         rungs: The chain.
         own: Index of the model's own size in the chain; ``None`` if it cannot be built.
@@ -101,7 +95,7 @@ class SizedTrials:
             if smaller.policy != evaluation.candidate.policy:
                 self.record(smaller, place)
         if any(is_measured(candidate) for candidate in self.tried(combination, place)):
-            self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+            self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
 
     def _deserves_smaller_batch(self, candidate: Candidate, floor: float) -> bool:
         if candidate.policy.micro_batch == 1 or keeps(candidate, self._goal, floor):

@@ -221,7 +221,8 @@ class Trials:
         self.turns.learn(result)
         result = self.turns.over_baseline(result, leader)
         if result.outcome is Outcome.OK:
-            self._context.budget.durations.learn_timing_seconds(result.wall_seconds / (1 + len(result.ladder)))
+            durations = self._context.budget.durations
+            durations.timing_seconds = max(durations.timing_seconds, result.wall_seconds / (1 + len(result.ladder)))
         self._known.learn_timing(policy, result)
         return result
 
@@ -237,13 +238,7 @@ class Trials:
         return self._run(spec).work
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
-        """Run an emitted wrapper in a fresh process.
-
-        Args:
-            policy: The policy that the wrapper applies.
-            wrapper_path: Path of the wrapper.
-            repeat: Number that distinguishes confirmations of the same policy.
-        """
+        """Run an emitted wrapper in a fresh process."""
         model = self.model_of(Combination.of(policy))
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._run(
@@ -264,7 +259,6 @@ class Trials:
         return result
 
     def _need_bytes(self, policy: Policy) -> int:
-        """Memory that a policy may take."""
         model = self.model_of(Combination.of(policy))
         return self._goal.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
 

@@ -34,7 +34,6 @@ class Turns:
         second_context_bytes: Device memory that a second process takes before its first tensor.
 
     Attributes:
-        wanted: As above.
         baseline: The reference of every speedup, once it was timed.
         pacesetter: Partner of profiling runs: plain training, until something clearly faster is known.
         compare_at: Micro-batch of the comparison; ``None`` for that of the last profiling run.
@@ -55,14 +54,7 @@ class Turns:
     def beside_profiling_runs(
         self, combination: Combination, first_batch: int, model: MemoryModel | None, sizing: Sizing | None
     ) -> Policy | None:
-        """The policy that a combination's profiling runs alternate with; ``None`` without one or room for both.
-
-        Args:
-            combination: The methods and the number of devices.
-            first_batch: The first micro-batch of its profiling runs.
-            model: The pacesetter's memory, once it is known.
-            sizing: The pacesetter's profiling runs.
-        """
+        """The policy that a combination's profiling runs alternate with; ``None`` without one or room for both."""
         if not self.wanted or combination in (Combination(), self.pacesetter) or model is None:
             return None
         # Memory that it and the baseline hold at the few samples of profiling runs, plus what the other may take.
@@ -84,12 +76,7 @@ class Turns:
         return self._compared_with.get(combination.label, self.pacesetter)
 
     def baseline_beside(self, policy: Policy, need_bytes: int) -> Policy | None:
-        """The baseline that a policy takes turns with; ``None`` if there is none, or no room for both.
-
-        Args:
-            policy: The policy to time.
-            need_bytes: Memory that it may take.
-        """
+        """The baseline that a policy takes turns with; ``None`` if there is none, or no room for both."""
         baseline = self.baseline
         return None if baseline is None or not self._fits(baseline, policy, need_bytes) else baseline.policy
 
@@ -98,10 +85,6 @@ class Turns:
 
         It is loaded already, and the comparison is direct. At a large batch its steps may take so much longer than
         the baseline's that there is time for few of them.
-
-        Args:
-            policy: The policy to time.
-            need_bytes: Memory that it may take.
         """
         leader, baseline = self.leader, None if self.baseline is None else self.baseline.measurement
         if leader is None or leader.measurement is None or Combination.of(leader.policy) == Combination.of(policy):
@@ -124,25 +107,24 @@ class Turns:
         return outpaced_below / baseline.samples_per_second / of_leader
 
     def over_baseline(self, result: TimeResult, leader: Candidate | None) -> TimeResult:
-        """Express a timed trial's result in speedups over the baseline and the times that follow from them.
-
-        Args:
-            result: The trial's own result.
-            leader: The leader that it took turns with instead of the baseline.
-        """
-        if leader is not None and leader.speedup is not None:
-            result = _times(result, leader.speedup)
+        """Express a timed trial's result in speedups over the baseline and the times that follow from them."""
         baseline = None if self.baseline is None else self.baseline.measurement
-        if baseline is None:
-            return result
+
+        def over(measurement: Measurement | None, speedup: Speedup | None) -> tuple[Measurement | None, Speedup | None]:
+            if speedup is not None and leader is not None and leader.speedup is not None:
+                speedup = leader.speedup.times(speedup)
+            return _at_speed_of(baseline, measurement, speedup), speedup
+
+        measurement, speedup = over(result.measurement, result.speedup)
+        smaller, smaller_speedup = over(result.smaller, result.smaller_speedup)
+        rungs = [(rung, *over(rung.measurement, rung.speedup)) for rung in result.ladder]
         return msgspec.structs.replace(
             result,
-            measurement=_at_speed_of(baseline, result.measurement, result.speedup),
-            smaller=_at_speed_of(baseline, result.smaller, result.smaller_speedup),
-            ladder=tuple(
-                msgspec.structs.replace(rung, measurement=_at_speed_of(baseline, rung.measurement, rung.speedup))
-                for rung in result.ladder
-            ),
+            measurement=measurement,
+            speedup=speedup,
+            smaller=smaller,
+            smaller_speedup=smaller_speedup,
+            ladder=tuple(msgspec.structs.replace(rung, measurement=one, speedup=own) for rung, one, own in rungs),
         )
 
     def learn(self, result: ComparedResult) -> None:
@@ -155,22 +137,11 @@ class Turns:
         return tuple(self._rates.get(policy.key, ()))
 
 
-def _times(result: TimeResult, leader: Speedup) -> TimeResult:
-    """Convert speedups over a leader to speedups over the baseline."""
-    return msgspec.structs.replace(
-        result,
-        speedup=None if result.speedup is None else leader.times(result.speedup),
-        smaller_speedup=None if result.smaller_speedup is None else leader.times(result.smaller_speedup),
-        ladder=tuple(
-            msgspec.structs.replace(rung, speedup=None if rung.speedup is None else leader.times(rung.speedup))
-            for rung in result.ladder
-        ),
-    )
-
-
-def _at_speed_of(baseline: Measurement, measurement: Measurement | None, speedup: Speedup | None) -> Measurement | None:
+def _at_speed_of(
+    baseline: Measurement | None, measurement: Measurement | None, speedup: Speedup | None
+) -> Measurement | None:
     """Replace a measurement's times by the baseline's, divided by a speedup."""
-    if measurement is None or speedup is None:
+    if baseline is None or measurement is None or speedup is None:
         return measurement
     samples = measurement.micro_batch * measurement.accumulation_steps
     rate = baseline.samples_per_second

@@ -49,12 +49,7 @@ def child_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 class Connection:
-    """A running worker with its guardian, in their own process session.
-
-    Args:
-        start: Starts them, given the descriptors of the pipes.
-        log: File for the worker's output.
-    """
+    """A running worker with its guardian, in their own process session."""
 
     def __init__(self, start: Start, log: Path) -> None:
         request_read, self._requests = os.pipe()
@@ -90,9 +85,6 @@ class Connection:
     def receive(self, deadline: float) -> Answer:
         """Receive the next answer; :class:`Exited` if the worker has ended, even if its guardian has too.
 
-        Args:
-            deadline: Moment of ``time.monotonic`` until which to wait.
-
         Raises:
             SilenceError: Nothing came.
             KeyboardInterrupt: The user interrupted, now or earlier where Python lost the exception.
@@ -108,7 +100,7 @@ class Connection:
                 if lines is None:
                     return Exited(status=self._guardian_status())
                 self._received += [_decode(line) for line in lines]
-            elif self._guardian_is_gone():
+            elif self._process.status() is not None:
                 return Exited(status=self._guardian_status())
         return self._received.pop(0)
 
@@ -120,15 +112,12 @@ class Connection:
         os.close(self._lifeline)  # makes the guardian end all descendants, also in other sessions
         os.close(self._requests)
         deadline = time.monotonic() + _ENDING_SECONDS
-        while not self._guardian_is_gone() and time.monotonic() < deadline:
+        while self._process.status() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         ended = self._process.end(_ENDING_SECONDS)  # and whatever a dead guardian left in its group
         os.close(self._answers)
         if not ended:
             raise TrialError("a worker must end when it is killed, but its guardian does not")
-
-    def _guardian_is_gone(self) -> bool:
-        return self._process.status() is not None
 
     def _guardian_status(self) -> int:
         deadline = time.monotonic() + _GUARDIAN_SECONDS

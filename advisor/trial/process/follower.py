@@ -44,7 +44,6 @@ def follow(nodes: Nodes, log: Path, *, patience_seconds: float = 3600.0) -> None
 
 
 def _launched(nodes: Nodes, deadline: float) -> bool:
-    """Whether a launch listens at the endpoint before the deadline."""
     while time.monotonic() < deadline:
         with (
             contextlib.suppress(OSError),

@@ -19,7 +19,6 @@ import psutil
 
 from advisor.trial.fork_messages import (
     LARGEST_MESSAGE,
-    End,
     Fork,
     ForkAnswer,
     Forked,
@@ -56,13 +55,11 @@ class UnforkableError(Exception):
 
 
 class ForkServer:
-    """A running process that forks workers.
-
-    Args:
-        environment: Its environment.
-    """
+    """A running process that forks workers."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        self.users = 0
+        """How many have borrowed it."""
         self._lock = threading.RLock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -91,13 +88,6 @@ class ForkServer:
     ) -> Process:
         """Start a worker.
 
-        Args:
-            arguments: The worker's arguments.
-            descriptors: Name of an argument -> descriptor whose number it passes.
-            output: Descriptor for the worker's output.
-            environment: The worker's environment.
-            seconds: How long to wait; the first worker waits for the libraries to load.
-
         Raises:
             UnforkableError: It must be executed instead.
             TimeoutError: No answer came.
@@ -111,11 +101,10 @@ class ForkServer:
             raise UnforkableError(answer.reason if isinstance(answer, Unforkable) else "it has ended, or was stopped")
         return _ForkedProcess(self, answer.process)
 
-    def ask(self, request: Look | End) -> Seen | None:
+    def ask(self, request: Look) -> Seen | None:
         """How a process has ended; ``None`` if this server itself has ended."""
-        seconds = _ANSWER_SECONDS + (request.seconds if isinstance(request, End) else 0.0)
         try:
-            answer = self._ask(request, seconds)
+            answer = self._ask(request, _ANSWER_SECONDS + (request.kill_seconds or 0.0))
         except TimeoutError:  # do not wait for an unresponsive server again
             return None
         assert answer is None or isinstance(answer, Seen), f"{request} must not be answered by {answer}"
@@ -209,12 +198,7 @@ def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
 
 
 class _ForkedProcess:
-    """A child of the server, which alone can reap it and see how it ended.
-
-    Args:
-        server: Its parent.
-        process: Its process ID.
-    """
+    """A child of the server, which alone can reap it and see how it ended."""
 
     def __init__(self, server: ForkServer, process: int) -> None:
         self._server = server
@@ -231,7 +215,7 @@ class _ForkedProcess:
         return -signal.SIGKILL if seen is None or seen.status is None else seen.status
 
     def end(self, seconds: float) -> bool:
-        if self._server.ask(End(process=self._number, seconds=seconds)) is not None:
+        if self._server.ask(Look(process=self._number, kill_seconds=seconds)) is not None:
             return self._has_ended(0.0)
         # A guardian without its parent ends its descendants, then itself.
         if not self._has_ended(seconds):
@@ -239,33 +223,29 @@ class _ForkedProcess:
         return self._has_ended(seconds)
 
     def _has_ended(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        return bool(select.select([self._handle], [], [], max(0.0, deadline - time.monotonic()))[0])
+        return bool(select.select([self._handle], [], [], seconds)[0])
 
-
-_Key = tuple[object, ...]
 
 _LOCK = threading.Lock()
-_SERVERS: dict[_Key, ForkServer] = {}
-_USERS: dict[_Key, int] = {}
+_SERVERS: dict[object, ForkServer] = {}
 _KEEPERS = 0
 
 
 def borrow(environment: Mapping[str, str]) -> ForkServer:
     """The fork server for this environment, started if there is none; see :func:`give_back`."""
-    key = _key(environment)
+    # A forked process must not use its parent's servers.
+    key = (os.getpid(), *sorted(one for one in environment.items() if one[0] not in _READ_LATE))
     with _LOCK:
         if key not in _SERVERS or _SERVERS[key].is_closed:
-            _SERVERS[key], _USERS[key] = ForkServer(environment), 0
-        _USERS[key] = _USERS.get(key, 0) + 1
+            _SERVERS[key] = ForkServer(environment)
+        _SERVERS[key].users += 1
         return _SERVERS[key]
 
 
 def give_back(server: ForkServer) -> None:
     """Release a borrowed server; the last release ends it."""
     with _LOCK:
-        for key in [key for key, one in _SERVERS.items() if one is server]:  # none if another has taken its place
-            _USERS[key] -= 1
+        server.users -= 1
     if not _KEEPERS:
         _end_unused()
 
@@ -285,14 +265,6 @@ def servers_are_kept() -> Iterator[None]:
 
 def _end_unused() -> None:
     with _LOCK:
-        unused = [key for key, users in _USERS.items() if users == 0]
-        servers = [_SERVERS.pop(key) for key in unused]
-        for key in unused:
-            del _USERS[key]
-    for server in servers:
+        unused = [_SERVERS.pop(key) for key, server in list(_SERVERS.items()) if not server.users]
+    for server in unused:
         server.close()
-
-
-def _key(environment: Mapping[str, str]) -> _Key:
-    # A forked process must not use its parent's servers.
-    return (os.getpid(), *sorted(one for one in environment.items() if one[0] not in _READ_LATE))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Process", "Start", "execute"]
+__all__ = ["Process", "Start", "execute", "status_of"]
 
 _POLL_SECONDS = 0.01
 
@@ -30,12 +30,7 @@ Start = Callable[[Mapping[str, int], int], Process]
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str]) -> Start:
-    """Start processes by executing a program.
-
-    Args:
-        command: Program and first arguments.
-        environment: The program's environment.
-    """
+    """Start processes by executing a program."""
 
     def start(descriptors: Mapping[str, int], output: int) -> Process:
         return _Executed(
@@ -53,6 +48,14 @@ def execute(command: Sequence[str], environment: Mapping[str, str]) -> Start:
     return start
 
 
+def status_of(process: int) -> int | None:
+    """The exit status of a child, without reaping it, so that its ID stays valid; ``None`` while it runs."""
+    ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
 class _Executed:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -61,10 +64,7 @@ class _Executed:
         """Without reaping it where possible."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll()
-        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is None:
-            return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return status_of(self._process.pid)
 
     def end(self, seconds: float) -> bool:
         """Kill the group while its ID is still valid, then reap."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import math
 import os
 import signal
@@ -27,7 +26,7 @@ from advisor.trial.protocol import Exited, Finished, Progress, Ready, Request, U
 from advisor.trial.result import Result
 from advisor.trial.spec import ConfirmTrial, ProbeTrial, Trial, TrialSpec
 
-__all__ = ["CutShortError", "Runner", "RunnerEvent", "RunnerEventKind"]
+__all__ = ["CutShortError", "Runner"]
 
 _R = TypeVar("_R", bound=Result)
 
@@ -39,30 +38,6 @@ class CutShortError(Exception):
     """The caller's deadline passed before the trial had a result."""
 
 
-class RunnerEventKind(enum.Enum):
-    """Kinds of events for a live display."""
-
-    WORKER_STARTING = "worker starting"
-    TRIAL_STARTED = "trial started"
-    PROGRESS = "progress"
-    TRIAL_ENDED = "trial ended"
-    WORKER_ENDED = "worker ended"
-
-
-class RunnerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event for a live display.
-
-    Attributes:
-        kind: What happened.
-        key: Key of the trial, or empty.
-        text: A few words.
-    """
-
-    kind: RunnerEventKind
-    key: str = ""
-    text: str = ""
-
-
 class Runner:
     """Runs trials one at a time in a warm worker (or group of ranks) as long as it stays healthy.
 
@@ -70,7 +45,7 @@ class Runner:
 
     Args:
         folder: The study folder.
-        on_event: Called with each event, in the caller's thread.
+        tell: Called with a few words about what happens, for a live display.
         worker_command: Program that speaks the worker's protocol.
         nodes: The machines for trials on several ranks; this is the first.
         start_limit_seconds: How long a worker may take to load its libraries.
@@ -82,15 +57,15 @@ class Runner:
         self,
         folder: Path,
         *,
-        on_event: Callable[[RunnerEvent], None] | None = None,
+        tell: Callable[[str], None] = lambda words: None,
         worker_command: Sequence[str] = WORKER_COMMAND,
         nodes: Nodes = Nodes(),  # noqa: B008  (frozen)
         start_limit_seconds: float = 120.0,
         shortest_start_limit_seconds: float = 20.0,
     ) -> None:
         self._folder = StudyFolder(folder.absolute())
-        self._on_event = on_event
-        self._starter = WorkerStarter(worker_command, start_limit_seconds)
+        self._tell = tell
+        self._starter = WorkerStarter(worker_command)
         self._start_limit_seconds = start_limit_seconds
         self._shortest_start_limit_seconds = shortest_start_limit_seconds
         self._connection: Connection | None = None
@@ -110,7 +85,7 @@ class Runner:
 
     def close(self) -> None:
         """End the worker, if there is one."""
-        self._end_worker("no longer needed")
+        self._end_worker()
         self._starter.close()
 
     def run(self, spec: Trial[_R], *, until: float = math.inf) -> _R:
@@ -138,10 +113,8 @@ class Runner:
             return stored
         _clear(folder, spec)
         fresh = isinstance(spec, ConfirmTrial)
-        if fresh:
-            self._end_worker("a confirmation runs in a fresh process")
-        if self._connection is not None and self._ranks != spec.ranks:
-            self._end_worker(f"the next trial needs {spec.ranks} ranks, not {self._ranks}")
+        if fresh or self._ranks != spec.ranks:
+            self._end_worker()
         begin = time.monotonic()
         warm = self._connection is not None
 
@@ -149,11 +122,12 @@ class Runner:
             return msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
 
         try:
-            result, healthy, why = self._run(spec, folder, until)
+            failure = self._request(spec, folder, until)
+            result, reusable = self._wait(spec, folder, until) if failure is None else (failure, False)
         except BaseException as error:
             # Mostly Ctrl-C. The worker may just have finished, and finished results are kept: the old result was
             # removed before this request was written, so a complete one belongs to it.
-            self._end_worker("interrupted")
+            self._end_worker()
             complete = folder.read_result(spec)
             if complete is None or complete.key != spec.key:
                 folder.result.unlink(missing_ok=True)
@@ -165,12 +139,11 @@ class Runner:
             raise
         result = completed(result)
         self.spent.setdefault(type(spec), []).append(result.wall_seconds)
-        if not healthy or fresh:
-            self._end_worker(why)
-        if why != _NOT_STARTED:
+        if not reusable or fresh:
+            self._end_worker()
+        if failure is None:  # a worker that does not start is not the trial's fault
             folder.write_result(result)
             self._ended.add(spec.key)
-        self._tell(RunnerEventKind.TRIAL_ENDED, spec.key, result.outcome.value)
         return result
 
     def gradient_file(self, key: str) -> Path:
@@ -187,39 +160,31 @@ class Runner:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def _run(self, spec: Trial[_R], folder: TrialFolder, until: float) -> tuple[_R, bool, str]:
-        """The result, whether the worker can be used again, and why not."""
-        connection = self._connection
-        if connection is not None and not self._accepts(connection, spec, folder):
-            self._end_worker("it ended between trials")  # this trial has not started: a new worker runs it
-            connection = None
-        if connection is None:
-            failure = self._start(spec, folder, until)
-            if failure is not None:
-                return failure, False, _NOT_STARTED
-            connection = self._connection
-            assert connection is not None, "a worker that has started is connected"
-            if not self._accepts(connection, spec, folder):
-                return self._crashed(spec, 0, OutOfMemoryEvidence()), False, "it ended at once"
-        self._tell(RunnerEventKind.TRIAL_STARTED, spec.key)
-        return self._wait(connection, spec, folder, until)
-
-    def _accepts(self, connection: Connection, spec: Trial[Any], folder: TrialFolder) -> bool:
-        try:
-            connection.send(Request(spec=cast("TrialSpec", spec), folder=str(folder.path)))
-        except BrokenPipeError:
-            return False
-        return True
+    def _request(self, spec: Trial[_R], folder: TrialFolder, until: float) -> _R | None:
+        """Send the trial to a worker, started if necessary; return a result only if none starts."""
+        request = Request(spec=cast("TrialSpec", spec), folder=str(folder.path))
+        if self._connection is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._connection.send(request)
+                return None
+            self._end_worker()  # it ended between trials, and this one has not started
+        failure = self._start(spec, folder, until)
+        if self._connection is not None and failure is None:
+            with contextlib.suppress(BrokenPipeError):  # how it ended is received next
+                self._connection.send(request)
+        return failure
 
     def _start(self, spec: Trial[_R], folder: TrialFolder, until: float) -> _R | None:
         """Start a worker; return a result only if that failed."""
-        self._tell(RunnerEventKind.WORKER_STARTING, spec.key)
+        self._tell("starting")
         self._ranks = spec.ranks
         ranks = (f"--ranks={self._ranks}", *self._nodes.flags()) if self._ranks > 1 else ()
-        limit = self._start_limit_of(spec)
+        limit = self._start_limit_seconds
+        if self._ranks > 1:  # ranks that cannot connect use no more time than their trial may
+            limit = min(limit, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
         deadline = time.monotonic() + limit
         try:
-            start = self._starter.starting(ranks, at_most=min(limit, until - time.monotonic()))
+            start = self._starter.starting(ranks, min(limit, until - time.monotonic()))
             self._connection = connection = Connection(start, folder.log)
             answer = connection.receive(min(deadline, until))
         except (SilenceError, TimeoutError):
@@ -238,13 +203,9 @@ class Runner:
         reason = f"the worker did not start: it {how_it_ended(answer.status)}; see {folder.log}"
         return spec.ended(Outcome.LOST, reason)
 
-    def _start_limit_of(self, spec: Trial[Any]) -> float:
-        """Ranks that cannot connect use no more time than their trial may."""
-        if spec.ranks == 1:
-            return self._start_limit_seconds
-        return min(self._start_limit_seconds, max(self._shortest_start_limit_seconds, spec.time_limit_seconds))
-
-    def _wait(self, connection: Connection, spec: Trial[_R], folder: TrialFolder, until: float) -> tuple[_R, bool, str]:
+    def _wait(self, spec: Trial[_R], folder: TrialFolder, until: float) -> tuple[_R, bool]:
+        """The result, and whether the worker can be used again."""
+        assert self._connection is not None, "a worker that has started is connected"
         evidence = OutOfMemoryEvidence()
         deadline = time.monotonic() + spec.time_limit_seconds
         while True:
@@ -253,28 +214,23 @@ class Runner:
                 raise CutShortError
             if now >= deadline:
                 reason = f"it took longer than its limit of {round(spec.time_limit_seconds, 1):g} s"
-                return spec.ended(Outcome.TIMEOUT, reason), False, "out of time"
+                return spec.ended(Outcome.TIMEOUT, reason), False
             evidence.look()
             try:
-                answer = connection.receive(min(deadline, until, now + _LOOK_SECONDS))
+                answer = self._connection.receive(min(deadline, until, now + _LOOK_SECONDS))
             except SilenceError:
                 continue
             match answer:
                 case Progress(text=text):
-                    self._tell(RunnerEventKind.PROGRESS, spec.key, text)
-                case Finished(key=key, clean=clean, why=why, isolated=isolated) if key == spec.key:
+                    self._tell(text)
+                case Finished(key=key, clean=clean) if key == spec.key:
                     result = folder.read_result(spec)
-                    if result is None:
-                        return self._crashed(spec, 0, evidence), False, "its result cannot be read"
-                    if not isolated and result.outcome is not Outcome.OK:
-                        return result, False, why or f"the trial ended as {result.outcome.value}"
-                    return result, clean, why
+                    return (result, clean) if result is not None else (self._crashed(spec, 0, evidence), False)
                 case Unwritten(reason=reason):
                     raise OutputFolderError(reason)
                 case Exited(status=status):
                     # Its result counts if it was complete before the worker ended.
-                    result = folder.read_result(spec) or self._crashed(spec, status, evidence)
-                    return result, False, f"it {how_it_ended(status)}"
+                    return folder.read_result(spec) or self._crashed(spec, status, evidence), False
                 case _:
                     raise AssertionError(f"a worker at work on {spec.key} must not say {answer}")
 
@@ -284,19 +240,10 @@ class Runner:
             return spec.ended(Outcome.HOST_OUT_OF_MEMORY, reason)
         return spec.ended(outcome_without_result(status), f"the worker {how_it_ended(status)} without a result")
 
-    def _end_worker(self, why: str) -> None:
+    def _end_worker(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.end()
-            self._tell(RunnerEventKind.WORKER_ENDED, text=why)
-
-    def _tell(self, kind: RunnerEventKind, key: str = "", text: str = "") -> None:
-        if self._on_event is not None:
-            self._on_event(RunnerEvent(kind=kind, key=key, text=text))
-
-
-_NOT_STARTED = "it did not start"
-"""Not the trial's fault, so nothing is stored for it."""
 
 
 def _clear(folder: TrialFolder, spec: Trial[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -18,32 +17,26 @@ _SHORTEST_SECONDS = 0.001
 
 
 class WorkerStarter:
-    """Starts the workers of one runner.
+    """Starts the workers of one runner."""
 
-    Args:
-        command: Program that speaks the worker's protocol.
-        seconds: How long a worker may take to load its libraries.
-    """
-
-    def __init__(self, command: Sequence[str], seconds: float) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)
-        self._seconds = seconds
         self._server: ForkServer | None = None
         self._forks = self._command == WORKER_COMMAND and can_fork()
 
-    def starting(self, arguments: Sequence[str], *, at_most: float = math.inf) -> Start:
-        """Return a function that starts a worker with these arguments, in at most ``at_most`` seconds.
+    def starting(self, arguments: Sequence[str], seconds: float) -> Start:
+        """Return a function that starts a worker with these arguments.
 
-        The function raises :class:`TimeoutError` if the libraries are not loaded in time.
+        The function raises :class:`TimeoutError` if the libraries are not loaded within ``seconds``.
         """
-        seconds = max(_SHORTEST_SECONDS, min(self._seconds, at_most))
 
         def start(descriptors: Mapping[str, int], output: int) -> Process:
             environment = child_environment(os.environ)
             if self._forks:
                 try:
                     check_environment(environment)
-                    return self._borrowed(environment).fork(arguments, descriptors, output, environment, seconds)
+                    server, wait = self._borrowed(environment), max(_SHORTEST_SECONDS, seconds)
+                    return server.fork(arguments, descriptors, output, environment, wait)
                 except UnforkableError as error:  # it will not work next time either
                     self._forks = False
                     self.close()

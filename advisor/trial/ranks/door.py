@@ -31,13 +31,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class Entrance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank of another machine needs to connect.
-
-    Attributes:
-        host: The first machine.
-        port: Port of its launcher.
-        token: Secret to authenticate with.
-    """
+    """What a rank of another machine needs to connect."""
 
     host: str
     port: int

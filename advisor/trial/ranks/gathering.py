@@ -28,11 +28,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         result: Of the whole trial.
-        why: Why the ranks cannot be used again; empty when they can.
+        clean: Whether the ranks can be used again.
     """
 
     result: TrialResult
-    why: str = ""
+    clean: bool = False
 
 
 class Gathering:
@@ -58,13 +58,7 @@ class Gathering:
         return None if self._trouble_since is None else self._trouble_since + _GRACE_SECONDS
 
     def report(self, rank: int, report: Reported, now: float) -> None:
-        """A rank has ended its share.
-
-        Args:
-            rank: Which.
-            report: How.
-            now: Seconds from any fixed moment.
-        """
+        """A rank has ended its share."""
         self._reports[rank] = report
         if report.secondary or _stopped_short(report.result):
             self._trouble(now)
@@ -93,7 +87,8 @@ class Gathering:
             return None
         secondary = next((rank for rank, report in self._reports.items() if report.secondary), None)
         if secondary is None:
-            return self._succeeded() if len(self._reports) == self._size or self._short() else None
+            short = any(_stopped_short(report.result) for report in self._reports.values())
+            return self._succeeded() if len(self._reports) == self._size or short else None
         if self._deaths:  # of ranks that were done themselves, but not with the others
             return self._crashed(next(iter(self._deaths)))
         return None if patient else _failed(secondary, self._reports[secondary].result, self._spec.key)
@@ -102,18 +97,12 @@ class Gathering:
         if self._trouble_since is None:
             self._trouble_since = now
 
-    def _short(self) -> bool:
-        return any(_stopped_short(report.result) for report in self._reports.values())
-
     def _succeeded(self) -> Verdict:
-        ranks = sorted(self._reports)
-        result = merged(self._spec.key, [self._reports[rank].result for rank in ranks])
-        if len(ranks) < self._size:
-            return Verdict(result=result, why="a rank ran out of memory while others waited for it")
-        if self._deaths:
-            return Verdict(result=result, why=f"rank {next(iter(self._deaths))} ended after its result")
-        left = (f"rank {rank}: {self._reports[rank].leftover}" for rank in ranks if self._reports[rank].leftover)
-        return Verdict(result=result, why=next(left, ""))
+        reports = [self._reports[rank] for rank in sorted(self._reports)]
+        result = merged(self._spec.key, [one.result for one in reports])
+        # Without its report, a rank still waits for one that ran out of memory.
+        complete = len(reports) == self._size and not self._deaths
+        return Verdict(result=result, clean=complete and all(one.clean for one in reports))
 
     def _crashed(self, rank: int) -> Verdict:
         status = self._deaths[rank]
@@ -134,5 +123,4 @@ def _stopped_short(result: TrialResult) -> bool:
 def _failed(rank: int, result: TrialResult, key: str) -> Verdict:
     # A refusal is about the model or the machine: every rank would say the same.
     reason = result.reason if result.outcome is Outcome.REFUSED else f"rank {rank}: {result.reason}"
-    named = msgspec.structs.replace(result, key=key, reason=reason)
-    return Verdict(result=named, why=f"the trial ended as {result.outcome.value} on rank {rank}")
+    return Verdict(result=msgspec.structs.replace(result, key=key, reason=reason))

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import socket
 from typing import Any
 
 import msgspec
 
 from advisor.trial.nodes import Nodes
 from advisor.trial.ranks.door import Entrance, enter
-from advisor.trial.ranks.meeting import NetworkMeeting, reached_store, served_store
+from advisor.trial.ranks.meeting import Meeting, reached_store, served_store
 from advisor.trial.ranks.rank_start import start_ranks
 from advisor.trial.ranks.seat import Seat
 
@@ -27,24 +26,15 @@ _ANNOUNCING_LIMIT = datetime.timedelta(minutes=1)
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of ranks.
+    """One group of ranks."""
 
-    Attributes:
-        meeting: Where they find each other.
-        ranks: How many there are on all nodes.
-        entrance: Where ranks of other nodes find the launcher.
-    """
-
-    meeting: NetworkMeeting
+    meeting: Meeting
+    run: str
     ranks: int
-    entrance: Entrance
+    entrance: Entrance | None = None
 
     def seats(self, nodes: Nodes) -> list[Seat]:
-        """Of one node.
-
-        Args:
-            nodes: The machines, of which that is one.
-        """
+        """Of one node."""
         count = nodes.local_ranks(self.ranks)
         return [
             Seat(
@@ -54,25 +44,22 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
                 local_size=count,
                 launcher=os.getpid(),
                 meeting=self.meeting,
-                run=self.meeting.run,
+                run=self.run,
                 entrance=self.entrance,
             )
             for local_rank in range(count)
         ]
 
 
-def announced(launch: Launch) -> Any:
+def announced(launch: Launch, nodes: Nodes) -> Any:
     """Announce a launch to followers for the lifetime of the returned object."""
-    store = served_store(launch.meeting.host, launch.meeting.port)
+    store = served_store(nodes.host, nodes.port)
     store.set(_KEY, msgspec.json.encode(launch).decode())
     return store
 
 
 def join_launch(nodes: Nodes) -> None:
     """Join the launch of the first node until it ends; this process ends with it.
-
-    Args:
-        nodes: The machines, of which this is not the first.
 
     Raises:
         torch.distributed.DistError: The first node has gone away again.
@@ -83,13 +70,10 @@ def join_launch(nodes: Nodes) -> None:
     store.set_timeout(_ANNOUNCING_LIMIT)
     launch = msgspec.json.decode(store.get(_KEY), type=Launch)
     del store
+    assert launch.entrance is not None, "a launch on several nodes has one"
     channel = enter(launch.entrance, None)
     # The first node hears itself when one of them dies, by the end of its connection.
     start_ranks(launch.seats(nodes), own=[channel.fileno()])
-    _wait_for_the_end(channel)
-    os._exit(0)
-
-
-def _wait_for_the_end(channel: socket.socket) -> None:
     with contextlib.suppress(OSError):
         channel.recv(1)  # the launcher says nothing, until it is gone
+    os._exit(0)

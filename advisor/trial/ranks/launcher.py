@@ -5,6 +5,7 @@ Nothing is ended here. The parent ends the whole group once it has the answer, s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -12,7 +13,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,20 +31,12 @@ from advisor.trial.ranks.join import Launch, announced
 from advisor.trial.ranks.meeting import NetworkMeeting, PrivateFile, listening
 from advisor.trial.ranks.rank_group import Death, RankGroup
 from advisor.trial.ranks.rank_start import start_ranks
-from advisor.trial.ranks.seat import Seat
 
 __all__ = ["launch"]
 
 
 def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> NoReturn:
-    """Start ranks, and run trials on them until the other end of ``requests`` is closed; ends this process.
-
-    Args:
-        requests: Descriptor to read requests from.
-        answers: Descriptor to write answers to.
-        ranks: How many, on all nodes together.
-        nodes: The machines, of which this is the first.
-    """
+    """Start ranks, and run trials on them until the other end of ``requests`` is closed; ends this process."""
     assert nodes.rank == 0, "the first node tunes"
     status = 1
     try:
@@ -60,59 +53,40 @@ def launch(requests: int, answers: int, ranks: int, nodes: Nodes) -> NoReturn:
 
 def _launch_here(requests: int, answers: int, ranks: int) -> int:
     """On this machine only; unreachable from others."""
-    file = PrivateFile()
-    try:
-        channels, ends = _channels(range(ranks))
-        run = uuid.uuid4().hex
-        seats = [
-            Seat(
-                rank=rank,
-                size=ranks,
-                local_rank=rank,
-                local_size=ranks,
-                launcher=os.getpid(),
-                meeting=file.meeting,
-                run=run,
-                channel=ends[rank],
-            )
-            for rank in range(ranks)
-        ]
-        own = [requests, answers, *(channel.fileno() for channel in channels.values())]
+    with contextlib.closing(PrivateFile()) as file:
+        plan = Launch(meeting=file.meeting, run=uuid.uuid4().hex, ranks=ranks)
         shared = [] if file.descriptor is None else [file.descriptor]
-        processes = start_ranks(seats, own=own, shared=shared)
-        return _serve(RankGroup(channels, processes, requests), ranks, requests, answers)
-    finally:
-        file.close()
+        group = _started(plan, Nodes(), requests, own=[answers], shared=shared)
+        return _serve(group, ranks, requests, answers)
 
 
 def _launch_on_several(requests: int, answers: int, ranks: int, nodes: Nodes) -> int:
     """The ranks of this machine are connected to this process, those of others come in by the door."""
     listener = listening(nodes.host)
+    run, token = uuid.uuid4().hex, secrets.token_hex(16)
     plan = Launch(
-        meeting=NetworkMeeting(host=nodes.host, port=nodes.port, run=uuid.uuid4().hex),
+        meeting=NetworkMeeting(host=nodes.host, port=nodes.port, run=run),
+        run=run,
         ranks=ranks,
-        entrance=Entrance(host=nodes.host, port=listener.getsockname()[1], token=secrets.token_hex(16)),
+        entrance=Entrance(host=nodes.host, port=listener.getsockname()[1], token=token),
     )
-    here = range(nodes.local_ranks(ranks))
-    channels, ends = _channels(here)
-    seats = [msgspec.structs.replace(seat, entrance=None, channel=ends[seat.rank]) for seat in plan.seats(nodes)]
-    own = [requests, answers, listener.fileno(), *(channel.fileno() for channel in channels.values())]
-    processes = start_ranks(seats, own=own)
-    group = RankGroup(channels, processes, requests)
-    group.open_door(listener, plan.entrance.token, range(len(here), ranks))
-    store = announced(plan)
+    group = _started(plan, nodes, requests, own=[answers, listener.fileno()])
+    group.open_door(listener, token, range(nodes.local_ranks(ranks), ranks))
+    store = announced(plan, nodes)
     status = _serve(group, ranks, requests, answers)
     del store
     return status
 
 
-def _channels(ranks: Iterable[int]) -> tuple[dict[int, socket.socket], dict[int, int]]:
-    """Connections to ranks: this process's ends, and descriptors of the others."""
-    channels, ends = {}, {}
-    for rank in ranks:
-        channels[rank], end = socket.socketpair()
-        ends[rank] = end.detach()
-    return channels, ends
+def _started(plan: Launch, nodes: Nodes, requests: int, *, own: Sequence[int], shared: Sequence[int] = ()) -> RankGroup:
+    """Start the ranks of this machine, each connected to this process."""
+    channels: dict[int, socket.socket] = {}
+    seats = []
+    for seat in plan.seats(nodes):
+        channels[seat.rank], end = socket.socketpair()
+        seats.append(msgspec.structs.replace(seat, entrance=None, channel=end.detach()))
+    own = [requests, *own, *(channel.fileno() for channel in channels.values())]
+    return RankGroup(channels, start_ranks(seats, own=own, shared=shared), requests)
 
 
 def _serve(group: RankGroup, size: int, requests: int, answers: int) -> int:
@@ -163,4 +137,4 @@ def _run(group: RankGroup, size: int, request: Request, answers: int) -> None:
     except OutputFolderError as error:
         os.write(answers, encode_line(Unwritten(reason=str(error))))
         return
-    os.write(answers, encode_line(Finished(key=spec.key, clean=not verdict.why, why=verdict.why)))
+    os.write(answers, encode_line(Finished(key=spec.key, clean=verdict.clean)))

@@ -30,44 +30,26 @@ _LONGEST_MEETING = datetime.timedelta(minutes=10)
 
 
 class FileMeeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The ranks of one machine meet in a file.
-
-    Attributes:
-        path: As every rank can open it.
-    """
+    """The ranks of one machine meet in a file."""
 
     path: str
 
     def store(self, size: int) -> Any:
-        """What torch.distributed exchanges addresses through.
-
-        Args:
-            size: How many ranks meet.
-        """
+        """What torch.distributed exchanges addresses through."""
         import torch.distributed as dist
 
         return dist.FileStore(self.path, size)  # type: ignore[attr-defined]
 
 
 class NetworkMeeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The ranks of several machines meet at a store of the first one.
-
-    Attributes:
-        host: Of the first machine, as all of them can reach it.
-        port: Where its store listens.
-        run: Tells one launch from another.
-    """
+    """The ranks of several machines meet at a store of the first one."""
 
     host: str
     port: int
     run: str
 
     def store(self, size: int) -> Any:
-        """What torch.distributed exchanges addresses through.
-
-        Args:
-            size: How many ranks meet.
-        """
+        """What torch.distributed exchanges addresses through."""
         import torch.distributed as dist
 
         return dist.PrefixStore(self.run, reached_store(self.host, self.port))  # type: ignore[attr-defined]
@@ -81,9 +63,6 @@ class PrivateFile:
 
     Elsewhere it lies in a folder that is this user's alone. What a launcher that was killed has left of those goes when
     the next one makes its own.
-
-    Args:
-        in_memory: Whether to keep it in memory; by default where that works.
     """
 
     def __init__(self, *, in_memory: bool | None = None) -> None:
@@ -93,16 +72,13 @@ class PrivateFile:
         if in_memory is not False and Path("/proc/self/fd").is_dir() and hasattr(os, "memfd_create"):
             with contextlib.suppress(OSError):  # not permitted, say
                 self.descriptor = os.memfd_create("momadvise-ranks")
+        path = f"/proc/self/fd/{self.descriptor}"
         if self.descriptor is None:
             assert not in_memory, "this system keeps no files in memory"
             self._folder = PrivateFolder("ranks")
-
-    @property
-    def meeting(self) -> FileMeeting:
+            path = str(self._folder.path / "store")
+        self.meeting = FileMeeting(path=path)
         """For the ranks that start with the descriptor."""
-        if self._folder is None:
-            return FileMeeting(path=f"/proc/self/fd/{self.descriptor}")
-        return FileMeeting(path=str(self._folder.path / "store"))
 
     def close(self) -> None:
         """Nobody meets there any more."""
@@ -146,10 +122,6 @@ def listening(host: str, port: int = 0) -> socket.socket:
 def served_store(host: str, port: int) -> Any:
     """The store at which several machines meet, served by this process as long as what this returns is held.
 
-    Args:
-        host: How other machines name this one.
-        port: Where it listens.
-
     Raises:
         OSError: Somebody else listens there.
     """
@@ -159,10 +131,6 @@ def served_store(host: str, port: int) -> Any:
 
 def reached_store(host: str, port: int) -> Any:
     """The same store, from any machine.
-
-    Args:
-        host: Of the first machine.
-        port: Where it listens.
 
     Raises:
         torch.distributed.DistError: Nobody does.

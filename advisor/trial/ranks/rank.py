@@ -39,12 +39,7 @@ def main() -> None:
 
 
 def run_forked(seat: Seat, foreign: Sequence[int]) -> NoReturn:
-    """The same in a process that was forked from the launcher; ends the process, as the end of a program does.
-
-    Args:
-        seat: Of this rank.
-        foreign: Descriptors that are the launcher's alone, or another rank's.
-    """
+    """The same in a process that was forked from the launcher; ends the process, as the end of a program does."""
     status = 1
     try:
         for descriptor in foreign:
@@ -79,7 +74,6 @@ def _run(seat: Seat) -> None:
 
 
 def _join(seat: Seat) -> socket.socket:
-    """Make the group of processes, then tell the launcher."""
     with quick_imports():
         import torch
         import torch.distributed as dist
@@ -137,7 +131,7 @@ def _serve(seat: Seat, channel: socket.socket) -> None:
                 continue
             secondary = result.outcome is Outcome.FAILED and any(map(is_secondary, errors))
             errors.clear()
-            channel.sendall(encode_line(Reported(result=result, leftover=leftover, secondary=secondary)))
+            channel.sendall(encode_line(Reported(result=result, clean=not leftover, secondary=secondary)))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,6 @@ class RankGroup:
     def __init__(self, channels: Mapping[int, socket.socket], processes: Mapping[int, int], also: int) -> None:
         self._processes = dict(processes)
         self._also = also
-        self._also_ready = False
         self._news: News = []
         self._ends: dict[int, int] = {}
         self._connections: dict[int, socket.socket] = {}
@@ -57,7 +56,7 @@ class RankGroup:
         self._joined: set[int] = set()
         self._door: Door | None = None
         self._selector = selectors.DefaultSelector()
-        self._selector.register(also, selectors.EVENT_READ, self._hear_also)
+        self._selector.register(also, selectors.EVENT_READ, lambda: None)
         self._pause = _LOOK_SECONDS_WITHOUT_PIDFD
         for rank, channel in channels.items():
             self._connect(rank, channel)
@@ -73,13 +72,7 @@ class RankGroup:
         return len(self._joined)
 
     def open_door(self, listener: socket.socket, token: str, ranks: Collection[int]) -> None:
-        """Let ranks of other machines in.
-
-        Args:
-            listener: Where they connect.
-            token: What they show.
-            ranks: Which ones are expected.
-        """
+        """Let ranks of other machines in."""
         self._expected = ranks
         self._door = Door(listener, token, self._selector, self._admit)
 
@@ -100,14 +93,14 @@ class RankGroup:
             to read from ``also``.
         """
         pause = self._pause if deadline is None else max(0.0, min(self._pause, deadline - time.monotonic()))
-        self._also_ready = False
-        for key, _ in self._selector.select(pause):
+        ready = self._selector.select(pause)
+        for key, _ in ready:
             key.data()
         if self._door is not None:
             self._door.close_to_the_silent()
         self._look_for_deaths()
         news, self._news = self._news, []
-        return news, self._also_ready
+        return news, any(key.fd == self._also for key, _ in ready)
 
     def close(self) -> None:
         """Hear of nobody any more; the ranks end as their connections do."""
@@ -119,9 +112,6 @@ class RankGroup:
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
         self._selector.close()
-
-    def _hear_also(self) -> None:
-        self._also_ready = True
 
     def _admit(self, hello: Hello, connection: socket.socket) -> bool:
         if hello.rank is None:  # a launcher, which only waits for the end of this process

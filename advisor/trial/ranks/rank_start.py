@@ -21,7 +21,7 @@ _COMMAND = (sys.executable, "-P", "-u", "-m", "advisor.trial.ranks.rank")
 def start_ranks(
     seats: Sequence[Seat], *, own: Sequence[int] = (), shared: Sequence[int] = (), forks: bool | None = None
 ) -> dict[int, int]:
-    """Start one process for each seat. To be called by the main thread, with whose end they end.
+    """Start a process for each seat: rank -> process number. Called by the main thread, with whose end they end.
 
     They print where this process prints, until a trial begins.
 
@@ -30,9 +30,6 @@ def start_ranks(
         own: Descriptors of this process that are none of a rank's business.
         shared: Descriptors that every rank needs.
         forks: Whether to fork them; by default where that is possible.
-
-    Returns:
-        Rank -> process number.
     """
     if forks is None:
         forks = can_fork() and not why_not_to_fork()

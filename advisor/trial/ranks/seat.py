@@ -20,13 +20,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """The place of one rank.
 
     Attributes:
-        rank: Its number.
         size: How many there are on all machines.
-        local_rank: Its number on this machine.
-        local_size: How many there are here.
         launcher: Process number of what starts it.
-        meeting: Where it finds the others.
-        run: Name of the launch.
         channel: Descriptor of its connection to the launcher, where that is on this machine.
         entrance: Where to connect otherwise.
     """
@@ -45,9 +40,6 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
         """The variables that differ from what a rank inherits: torchrun's, as the training will be started by it.
 
         On one machine nothing listens at the address of the first rank: they meet in a file.
-
-        Args:
-            base: What it inherits.
         """
         node, nodes = str(self.rank // self.local_size), str(self.size // self.local_size)
         rank, size = str(self.rank), str(self.size)

@@ -16,7 +16,7 @@ from advisor.trial.spec import ConfirmTrial, SizeTrial, TimeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.partner import NoPartnerError
 
-__all__ = ["gain_in_turn", "load_partner", "speedup_in_turn"]
+__all__ = ["gain_in_turn", "load_partner", "speedup_in_turn", "turn"]
 
 _TURN_SECONDS = 0.25
 """Each turn starts with the other training's data in the caches, so it takes many steps, or one long one."""
@@ -44,13 +44,6 @@ def speedup_in_turn(
 ) -> tuple[Speedup, list[float]] | None:
     """Alternate the trial's steps with those of another training.
 
-    Args:
-        bench: The trial's workbench.
-        step: One step of the trial's training; it returns when the device has finished it.
-        policy: Policy of the step.
-        beside: Policy of the other training.
-        plan: When to stop.
-
     Returns:
         The speedup, and the seconds of every step of the trial; ``None`` without a partner. If one was expected, the
         trial's notes say why.
@@ -64,9 +57,9 @@ def speedup_in_turn(
 
     def own() -> float:
         # Where the other's single step takes longer than a turn, several of one's own cost little beside it.
-        turn = _turn(step, max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others)))
-        steps.extend(turn)
-        return typical_seconds(turn) / policy.global_batch
+        taken = turn(step, max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others)))
+        steps.extend(taken)
+        return typical_seconds(taken) / policy.global_batch
 
     def other() -> float:
         others.append(partner.turn(spec, _TURN_SECONDS))
@@ -106,22 +99,22 @@ def gain_in_turn(
     steps: list[float] = []
 
     def larger() -> float:
-        turn = _turn(step, _TURN_SECONDS, begun=() if steps else begun)
-        steps.extend(turn)
-        return typical_seconds(turn) / samples
+        taken = turn(step, _TURN_SECONDS, begun=() if steps else begun)
+        steps.extend(taken)
+        return typical_seconds(taken) / samples
 
     def smaller() -> float:
-        return typical_seconds(_turn(other_step, _TURN_SECONDS)) / other_samples
+        return typical_seconds(turn(other_step, _TURN_SECONDS)) / other_samples
 
     # The first kind begins and ends, so that what it has begun with is not lost.
     return take_turns(smaller, larger, plan, time.perf_counter).inverse, steps
 
 
-def _turn(step: Callable[[], None], enough_seconds: float, *, begun: Sequence[float] = ()) -> list[float]:
-    """Seconds of each step of a turn."""
-    turn = list(begun)
-    while not turn or (sum(turn) < enough_seconds and len(turn) < _MOST_STEPS):
+def turn(step: Callable[[], None], enough_seconds: float, *, begun: Sequence[float] = ()) -> list[float]:
+    """Take steps for some seconds, at least one; return the seconds of each, after those that were ``begun``."""
+    taken = list(begun)
+    while not taken or (sum(taken) < enough_seconds and len(taken) < _MOST_STEPS):
         begin = time.perf_counter()
         step()
-        turn.append(time.perf_counter() - begin)
-    return turn
+        taken.append(time.perf_counter() - begin)
+    return taken

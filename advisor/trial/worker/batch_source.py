@@ -35,14 +35,8 @@ _VARIOUS_BATCHES, _VARIOUS_SECONDS = 16, 0.1
 class BatchSource:
     """Makes batches and keeps those of the last size.
 
-    Args:
-        spec: The trial.
-        workload: The user's functions.
-        world: The ranks, each of which has a share of every batch.
-
     Attributes:
         host_data: What lives on the host and is no memory of the training: the batches above all.
-        layout: Where batches have their samples.
         most_samples: Set where ``make_batch`` made fewer samples than it was asked for.
         making_seconds: How long a batch of the last size took to make; the first of all may have loaded the data.
         reused: Batches that a step may write to, to be restored after it.

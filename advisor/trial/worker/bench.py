@@ -29,6 +29,7 @@ from advisor.trial.worker.batch_source import BatchSource
 from advisor.trial.worker.failure import AllocatorRefusals, DivergedError
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.prepared import Prepared
+from advisor.trial.worker.updating import until_updated
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.sizes import accepted
@@ -36,6 +37,7 @@ from advisor.workload.sizes import accepted
 __all__ = ["Bench", "finite"]
 
 _S = TypeVar("_S", bound=Trial[Any])
+_T = TypeVar("_T")
 
 _SEEDS_OF_A_RANK = 1_000_003
 """Distance between the seeds of two ranks: more than a trial has steps."""
@@ -43,13 +45,6 @@ _SEEDS_OF_A_RANK = 1_000_003
 
 class Bench(Generic[_S]):
     """Loads the workload and makes the first batches before the training's memory is measured.
-
-    Args:
-        spec: The trial.
-        tell: Called with a few words about the current activity.
-        refusals: Created when the trial began.
-        prepared: The workload and model loaded before this process was forked; ``None`` if it was not forked.
-        partner: The process that alternates with this one; ``None`` if there is none.
 
     Raises:
         WorkloadError: The workload does not meet its contract.
@@ -102,23 +97,16 @@ class Bench(Generic[_S]):
         """The memory meter with the trial's limit."""
         return memory_meter(self.device, self.spec.memory_limit_bytes, self.data.host_data)
 
-    @contextlib.contextmanager
     def training(
         self, policy: Policy, *, look: Callable[[torch.nn.Module], None] = lambda model: None
-    ) -> Iterator[Training]:
-        """Build the model and apply a policy, with the same parameters and random numbers every time.
-
-        Args:
-            policy: The policy to apply.
-            look: Called with the user's unmodified model.
-        """
+    ) -> contextlib.AbstractContextManager[Training]:
+        """Build the model and apply a policy, with the same parameters and random numbers every time."""
 
         def apply(model: torch.nn.Module) -> Training:
             look(model)
             return self.apply(policy, model)
 
-        with self._built(apply) as training:
-            yield training
+        return self._built(apply)
 
     def apply(self, policy: Policy, model: torch.nn.Module) -> Training:
         """Apply a policy to the user's model, with everything that the workload defines."""
@@ -131,8 +119,7 @@ class Bench(Generic[_S]):
             **self.options(),
         )
 
-    @contextlib.contextmanager
-    def wrapped_training(self, wrapper: Path, text: str = "") -> Iterator[Training]:
+    def wrapped_training(self, wrapper: Path, text: str = "") -> contextlib.AbstractContextManager[Training]:
         """Build the model and pass it to an emitted wrapper, as the user will.
 
         Args:
@@ -149,8 +136,7 @@ class Bench(Generic[_S]):
             training: Training = module.prepare(model, device=self.device, **self.options())
             return training
 
-        with self._built(apply) as training:
-            yield training
+        return self._built(apply)
 
     def leftover(self) -> str:
         """Drop the batches and describe what else the trial left in memory; empty if nothing."""
@@ -160,6 +146,16 @@ class Bench(Generic[_S]):
     def seed(self, step: int = 0) -> None:
         """Seed all generators for a step: every step and rank has its own random numbers."""
         seed_everything(self.spec.seed + step + self.world.data.rank * _SEEDS_OF_A_RANK)
+
+    def updated(self, training: Training, attempt: Callable[[], _T], *, step: int | None = None) -> _T:
+        """Attempt a step until the optimizer has run in it, each time from the seed of that step if one is given."""
+
+        def seeded() -> _T:
+            if step is not None:
+                self.seed(step)
+            return attempt()
+
+        return until_updated(training, seeded, self.world.agreed)
 
     def options(self) -> dict[str, Any]:
         """The workload's optional functions and constants, as arguments of :func:`apply_policy`."""

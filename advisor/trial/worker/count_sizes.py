@@ -61,11 +61,7 @@ def count_sizes(bench: Bench[CountTrial]) -> CountResult:
 
 
 def _check_that_sizes_differ(counts: SizeCounts, bench: Bench[CountTrial]) -> None:
-    """Refuse sizes of which none is larger than another.
-
-    Raises:
-        WorkloadError: Every size has as many parameters, and batches of the same shapes.
-    """
+    """Refuse sizes of which none is larger than another."""
     known = {one.parameter_count for one in counts.listed}
     if len(counts.listed) < 2 or len(known) > 1 or None in known:
         return

@@ -36,12 +36,7 @@ class DivergedError(Exception):
 
 
 class AllocatorRefusals:
-    """Whether the CUDA allocator has refused memory since this was created.
-
-    Args:
-        device: Where the trial runs.
-        count: How often it has refused so far; the allocator's own counter by default.
-    """
+    """Whether the CUDA allocator has refused memory since this was created."""
 
     def __init__(self, device: torch.device, count: Callable[[torch.device], int] | None = None) -> None:
         self._device = device
@@ -64,14 +59,7 @@ def failed_result(
     refusals: AllocatorRefusals | None = None,
     free_device_bytes: Callable[[], int] | None = None,
 ) -> _R:
-    """Make the result of a trial that raised.
-
-    Args:
-        spec: The trial.
-        error: The exception.
-        refusals: Created when the trial began.
-        free_device_bytes: Free memory of the device, for errors that do not say which memory ran out.
-    """
+    """Make the result of a trial that raised."""
     device = torch.device(spec.device)
     free = free_device_bytes or (lambda: int(torch.cuda.mem_get_info(device)[0]))
     memory = _memory_outcome(error, device, free, refusals)
@@ -104,13 +92,7 @@ def failed_result(
 
 
 def is_out_of_memory(error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None) -> bool:
-    """Whether the device's memory, or the limit, was exceeded.
-
-    Args:
-        error: The exception.
-        device: Where the trial ran.
-        refusals: Created when the trial began.
-    """
+    """Whether the device's memory, or the limit, was exceeded."""
     memory = _memory_outcome(error, device, lambda: 0, refusals)
     return memory is not None and memory[0] is Outcome.OUT_OF_MEMORY
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.result import FidelityResult
 from advisor.trial.spec import FidelityTrial
 from advisor.trial.worker.bench import Bench, finite
-from advisor.trial.worker.updating import settling_steps, until_updated
 
 __all__ = ["OTHER_CHANCE", "one_rounding_off", "record_fidelity"]
 
@@ -47,10 +47,10 @@ def record_fidelity(bench: Bench[FidelityTrial]) -> FidelityResult:
     """
     spec = bench.spec
     batches = bench.data.batches(spec.policy.global_batch)
-    agree = bench.world.agreed
     losses: list[float] = []
     gradient, reason = None, ""
     state: dict[str, float] = {}
+    nothing = contextlib.nullcontext()
     built: dict[str, torch.nn.Module] = {}
     with (
         bench.meter() as meter,
@@ -58,89 +58,56 @@ def record_fidelity(bench: Bench[FidelityTrial]) -> FidelityResult:
     ):
         if spec.other_chance:
             one_rounding_off(training.model)
-        settling = settling_steps(training)
+        settling = training.settling_steps
         least = _LEAST_STEPS + settling
         begin = time.perf_counter()
         while len(losses) < spec.fidelity_steps:
             index = len(losses)
             if settling and index <= 1 + settling:
                 begin = time.perf_counter()  # what a method takes to set itself up is not taken from its steps
-            if agree(index >= least and time.perf_counter() - begin > spec.measure_seconds):
+            if bench.world.agreed(index >= least and time.perf_counter() - begin > spec.measure_seconds):
                 break
             bench.tell(f"comparing losses, step {index + 1} of {spec.fidelity_steps}")
             batch = batches[index % len(batches)]
-            if index == 1:
-                outside = _StateOutside(bench, training)
-                losses.append(
-                    finite(until_updated(training, functools.partial(outside.step, batch, index), agree), index)
-                )
-                state = {**state, **outside.found}
-                continue
-            if index > 0:
-                step = functools.partial(_step, bench, training, batch, index)
-                losses.append(finite(until_updated(training, step, agree), index))
-                continue
-            first, changed = FirstGradient(training), _StateChanges(bench, training, built)
-            built.clear()
-            step = functools.partial(changed.step, batch, index)
-            with meter.guarding(batch), first.catching():
-                loss = until_updated(training, step, agree)
+            first, watched = None, None
+            if index == 0:
+                first = FirstGradient(training)
+                there = set(training.model.modules())
+                modules = {name: module for name, module in built.items() if module in there}
+                built.clear()
+                watched = functools.partial(state_values, modules)
+            elif index == 1:
+                # What is outside of modules may be left from earlier trials, hence not in the first step: a condition
+                # that every step sets anew is then no change, and a counter is one in every training.
+                places = outer_places(training.model.modules(), bench.user_functions())
+                watched = functools.partial(outer_values, places)
+            step = functools.partial(_step, bench, training, batch, watched)
+            # Another run of the same training by chance: other random numbers in every step, on the same batches.
+            seed = index + (OTHER_CHANCE if spec.other_chance else 0)
+            with meter.guarding(batch) if first else nothing, first.catching() if first else nothing:
+                loss, changes = bench.updated(training, step, step=seed)
             losses.append(finite(loss, index))
-            state = changed.found
+            state |= changes
+            if first is None:
+                continue
             if spec.write_gradient_to is not None:
                 with writing(Path(spec.write_gradient_to)):
                     first.save(Path(spec.write_gradient_to))
             if spec.reference_gradient is not None:
                 gradient, reason = first.compare(Path(spec.reference_gradient))
-            del first, changed
     record = FidelityRecord(
         losses=tuple(losses), distinct_batches=len(batches), gradient=gradient, gradient_reason=reason, state=state
     )
     return spec.ended(Outcome.OK, fidelity=record)
 
 
-class _StateChanges:
-    """What a step changes in the modules that the user built, those that are still part of the model."""
-
-    def __init__(self, bench: Bench[FidelityTrial], training: Training, built: Mapping[str, torch.nn.Module]) -> None:
-        self._bench = bench
-        self._training = training
-        there = set(training.model.modules())
-        self._modules = {name: module for name, module in built.items() if module in there}
-        self.found: dict[str, float] = {}
-
-    def step(self, batch: Any, index: int) -> torch.Tensor:
-        """Make a step; one that is repeated counts once."""
-        before = state_values(self._modules)
-        loss = _step(self._bench, self._training, batch, index)
-        self.found = state_changes(before, state_values(self._modules), self._bench.spec.watched_state)
-        return loss
-
-
-class _StateOutside:
-    """What a step changes outside of modules, where earlier trials may have left something: so it is not the first.
-
-    A condition that every step sets anew is then no change, and a counter is one in every training.
-    """
-
-    def __init__(self, bench: Bench[FidelityTrial], training: Training) -> None:
-        self._bench = bench
-        self._training = training
-        self._places = outer_places(training.model.modules(), bench.user_functions())
-        self.found: dict[str, float] = {}
-
-    def step(self, batch: Any, index: int) -> torch.Tensor:
-        """Make a step; one that is repeated counts once."""
-        before = outer_values(self._places)
-        loss = _step(self._bench, self._training, batch, index)
-        self.found = state_changes(before, outer_values(self._places), self._bench.spec.watched_state)
-        return loss
-
-
-def _step(bench: Bench[FidelityTrial], training: Training, batch: Any, index: int) -> torch.Tensor:
-    # Another run of the same training by chance: other random numbers in every step, on the same batches.
-    bench.seed(index + (OTHER_CHANCE if bench.spec.other_chance else 0))
-    return training.step(batch)
+def _step(
+    bench: Bench[FidelityTrial], training: Training, batch: Any, watched: Callable[[], Mapping[str, Any]] | None
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss of a step, and what it changes of what is watched."""
+    before = watched() if watched else {}
+    loss = training.step(batch)
+    return loss, state_changes(before, watched(), bench.spec.watched_state) if watched else {}
 
 
 def one_rounding_off(model: torch.nn.Module) -> None:

@@ -22,9 +22,6 @@ _DONE = b"."
 def run_forked(work: Callable[[], None]) -> int | None:
     """Do something in a forked process and wait for its end.
 
-    Args:
-        work: Raises nothing that matters; whoever is interested hears of it by other ways.
-
     Returns:
         ``None`` if it came to its end; else the exit status of the process, or minus the number of the signal that
         ended it.
@@ -67,11 +64,7 @@ def _work(work: Callable[[], None], worker: int, done: int) -> NoReturn:
 
 
 def end_children(*, but: Sequence[int] = ()) -> None:
-    """End what trials have left running, orphans included where this process adopts them.
-
-    Args:
-        but: Children that are to go on.
-    """
+    """End what trials have left running, orphans included where this process adopts them."""
     for child in psutil.Process().children():
         if child.pid not in but:
             with contextlib.suppress(psutil.NoSuchProcess):

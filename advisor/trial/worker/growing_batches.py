@@ -122,7 +122,6 @@ def _bounded(largest: float | None, spec: SizeTrial) -> float:
 
 
 def _power_of_two(factor: float) -> int:
-    """The smallest power of 2 that is not below ``factor``; at least 2."""
     return 1 << max(1, math.ceil(math.log2(max(factor, 1.0))))
 
 

@@ -22,8 +22,7 @@ from advisor.text.records import DamagedError, decode_record
 from advisor.trial.protocol import LineReader, encode_line
 from advisor.trial.spec import ComparedSpec
 
-__all__ = ["Answer", "Load", "Message", "NoPartnerError", "Partner", "Rest", "Turn"]
-
+__all__ = ["Answer", "Message", "NoPartnerError", "Partner"]
 
 _LONGEST_ANSWER_SECONDS = 300.0
 """After this time the partner is abandoned; the trial's own limits are usually shorter."""
@@ -33,28 +32,15 @@ class NoPartnerError(Exception):
     """There is nothing to alternate with; the message says why."""
 
 
-class Load(msgspec.Struct, frozen=True, tag="load"):
-    """Build the training without stepping."""
+class Message(msgspec.Struct, frozen=True):
+    """Make steps for this many seconds, at least one; without seconds only build the training, without a spec free it.
+
+    Its number is one that no other message has.
+    """
 
     number: int
-    spec: ComparedSpec
-
-
-class Turn(msgspec.Struct, frozen=True, tag="turn"):
-    """Make steps for this many seconds, at least one."""
-
-    number: int
-    spec: ComparedSpec
-    seconds: float
-
-
-class Rest(msgspec.Struct, frozen=True, tag="rest"):
-    """Free the training's memory."""
-
-    number: int
-
-
-Message = Load | Turn | Rest
+    spec: ComparedSpec | None = None
+    seconds: float | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -70,9 +56,6 @@ class Answer(msgspec.Struct, frozen=True):
 
 class Partner:
     """Handle on the partner process for the worker and the trials forked from it.
-
-    Args:
-        serve: Runs in the process until the worker ends; gets the worker's process ID and the channel's other end.
 
     Raises:
         OSError: No process can be forked.
@@ -92,27 +75,24 @@ class Partner:
 
     def load(self, spec: ComparedSpec) -> None:
         """Build the training in the background; the next turn waits for it."""
-        self._send(Load(time.monotonic_ns(), spec))
+        self._send(Message(time.monotonic_ns(), spec))
 
     def turn(self, spec: ComparedSpec, seconds: float) -> float:
-        """Let it step for some seconds.
+        """Let it step for some seconds, at least once; return the seconds per step in the long run.
 
         Args:
             spec: A trial of the partner's policy, at the batch to step with.
-            seconds: How long; at least one step is made.
-
-        Returns:
-            Seconds per step in the long run.
+            seconds: How long.
 
         Raises:
             NoPartnerError: It cannot step.
         """
-        return self._asked(Turn(time.monotonic_ns(), spec, seconds)).step_seconds
+        return self._asked(Message(time.monotonic_ns(), spec, seconds)).step_seconds
 
     def rest(self) -> None:
         """Make it free its memory."""
         with contextlib.suppress(NoPartnerError):
-            self._asked(Rest(time.monotonic_ns()))
+            self._asked(Message(time.monotonic_ns()))
 
     def end(self) -> None:
         """End the process; to be called only by the worker that forked it."""
@@ -144,7 +124,7 @@ class Partner:
             except DamagedError as error:
                 raise NoPartnerError(f"the process beside it says what nobody understands: {error}") from error
             for answer in answers:
-                if answer.number == message.number and answer.failure:
-                    raise NoPartnerError(answer.failure)
                 if answer.number == message.number:
+                    if answer.failure:
+                        raise NoPartnerError(answer.failure)
                     return answer

@@ -6,35 +6,31 @@ import contextlib
 import ctypes
 import functools
 import gc
+import itertools
 import os
 import socket
-import time
 from typing import Any, NoReturn
 
 import torch
 
 from advisor.measure.typical import typical_seconds
+from advisor.policy.policy import Policy
 from advisor.text.records import decode_record
 from advisor.training.training import Training
 from advisor.trial.guardian import end_with_parent
 from advisor.trial.protocol import LineReader, encode_line
 from advisor.trial.spec import ComparedSpec
+from advisor.trial.worker.alternate import turn
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals, failed_result
-from advisor.trial.worker.partner import Answer, Message, Partner, Rest, Turn
+from advisor.trial.worker.partner import Answer, Message, Partner
 from advisor.trial.worker.prepared import Prepared, cuda_is_open
 
 __all__ = ["fork_partner"]
 
-_MOST_STEPS = 200
-"""In one turn."""
-
 
 def fork_partner(prepared: Prepared | None) -> Partner:
     """Fork the partner process from this worker, in which nothing has run.
-
-    Args:
-        prepared: The workload and model that the worker has loaded, if any.
 
     Raises:
         OSError: No process can be forked.
@@ -68,15 +64,14 @@ class _Served:
         self._warm_at = 0
 
     def answer(self, message: Message) -> Answer:
-        """Do what is asked."""
-        if isinstance(message, Rest):
+        spec = message.spec
+        if spec is None:
             self._drop()
             return Answer(message.number)
-        spec = message.spec
         refusals = AllocatorRefusals(torch.device(spec.device))
         try:
             training, bench = self._loaded(spec)
-            seconds = self._stepped(training, bench, message) if isinstance(message, Turn) else 0.0
+            seconds = 0.0 if message.seconds is None else self._stepped(training, bench, spec.policy, message.seconds)
             return Answer(message.number, seconds)
         except BaseException as error:  # SystemExit too, of the user's code
             self._drop()
@@ -93,22 +88,21 @@ class _Served:
             self._identity = identity
         return self._training, self._bench
 
-    def _stepped(self, training: Training, bench: Bench[Any], turn: Turn) -> float:
-        policy = turn.spec.policy
+    def _stepped(self, training: Training, bench: Bench[Any], policy: Policy, seconds: float) -> float:
         batches = bench.data.batches(policy.global_batch)
+        following = itertools.cycle(batches)
+
+        def step() -> None:
+            training.step(next(following))
+            bench.synchronize()
+
         training.micro_batch = policy.micro_batch
         if self._warm_at != policy.global_batch:
             bench.empty_cache()
             training.step(batches[0])
             bench.synchronize()
             self._warm_at = policy.global_batch
-        seconds: list[float] = []
-        while not seconds or (sum(seconds) < turn.seconds and len(seconds) < _MOST_STEPS):
-            begin = time.perf_counter()
-            training.step(batches[len(seconds) % len(batches)])
-            bench.synchronize()
-            seconds.append(time.perf_counter() - begin)
-        return typical_seconds(seconds)
+        return typical_seconds(turn(step, seconds))
 
     def _drop(self) -> None:
         self._training = self._bench = self._identity = None

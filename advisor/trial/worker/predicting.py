@@ -121,7 +121,6 @@ def _what_a_sample_was(bench: Bench[PredictTrial]) -> str:
 
 
 def _of_a_sample(tensor: torch.Tensor, dim: int | str | None) -> list[int]:
-    """A tensor's shape per sample."""
     sizes = list(tensor.shape)
     if isinstance(dim, int):
         del sizes[dim]

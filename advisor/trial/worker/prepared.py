@@ -43,8 +43,6 @@ class Prepared:
 
     Attributes:
         identity: Fingerprint of the workload, and the seed.
-        threads: Threads of operators in a trial.
-        workload: The user's functions; ``None`` if they could not be loaded.
         model: The model as built without arguments; ``None`` if that failed. A process uses it once.
         built: The storages created with the model.
         host_data: The storages that existed before it: the workload's data.
@@ -96,9 +94,8 @@ class Prepared:
 def wants_process_of_its_own(spec: Trial[Any]) -> bool:
     """Whether a trial should run in a process forked for it.
 
-    On a CPU, memory that an earlier trial left in the C library's allocator changes the next one's step times. A GPU
-    has its own allocator, which is emptied, and cannot be used in a process forked after it was opened. A confirmation
-    has its own worker anyway.
+    On a CPU, memory left in the C library's allocator changes the next trial's step times. A GPU's allocator is
+    emptied, and a GPU cannot be used after a fork. A confirmation has its own worker anyway.
     """
     return sys.platform == "linux" and not isinstance(spec, ConfirmTrial) and torch.device(spec.device).type == "cpu"
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -32,7 +30,6 @@ from advisor.trial.spec import ProbeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import is_out_of_memory
 from advisor.workload._user_functions import Workload
-from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.facts import Facts
 from advisor.workload.identity import ModelIdentity
 from advisor.workload.reads import reads_so_far
@@ -72,42 +69,19 @@ def probe(bench: Bench[ProbeTrial]) -> ProbeResult:
                 bench.spec.policy, look=lambda model: identities.append(bench.data.identity_of(model))
             ) as training,
         ):
-            facts = _facts(bench, training, _first_step(bench, meter, training, batch), threads)
+            blocks = structure.find_blocks(training.model, bench.workload.blocks)
+            found = _first_step(bench, meter, training, batch, blocks)
+            facts = _facts(bench, training, batch, blocks, threads, found)
     return bench.spec.ended(Outcome.OK, facts=facts, identity=identities[0], reads=reads_so_far())
 
 
-@dataclass(kw_only=True)
-class _FirstStep:
-    """What a plain step showed.
-
-    Attributes:
-        batch: What it trained on.
-        loss: ``None`` if it did not fit: methods on chains, and of the loss, then find out for themselves.
-        blocks: The model's.
-        chain_reason: Why they are no chain; empty where they are one.
-        shape_keeping: As the chain's watch has it.
-        function_counts: How often functions were called.
-        linear_head: Whether the loss can be computed from the last hidden states.
-        linear_head_reason: Why not.
-        layout: Where batches have their samples, and what cutting them does to the loss.
-    """
-
-    batch: Any
-    loss: float | None
-    blocks: Sequence[torch.nn.Module]
-    chain_reason: str
-    shape_keeping: int
-    function_counts: dict[str, int]
-    linear_head: bool
-    linear_head_reason: str
-    layout: BatchLayout
-
-
-def _first_step(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, batch: Any) -> _FirstStep:
+def _first_step(
+    bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, batch: Any, blocks: Sequence[torch.nn.Module]
+) -> dict[str, Any]:
+    """The facts that a plain step shows."""
     bench.tell("first step")
-    blocks = structure.find_blocks(training.model, bench.workload.blocks)
     chain, functions = ChainProbe(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
-    loss = _first_loss(bench, meter, training, batch, (chain.watching(), functions))
+    loss = _first_loss(bench, meter, training, batch, chain, functions)
     layout = bench.data.layout
     if loss is None:
         bench.empty_cache()
@@ -119,22 +93,29 @@ def _first_step(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training
             bench.tell("a batch whole and in chunks")
             found = _splitting(bench, meter, training)
             layout = msgspec.structs.replace(layout, reduction=found.reduction, changes_when_split=found.changes)
-    return _FirstStep(
-        batch=batch,
-        loss=loss,
-        blocks=blocks,
-        chain_reason=chain.broken if loss is None else chain.reason,
-        shape_keeping=chain.shape_keeping,
-        function_counts=dict(functions.counts) if loss is not None else {},
-        linear_head=linear_head,
-        linear_head_reason=linear_head_reason,
-        layout=layout,
-    )
+    chain_reason = chain.broken if loss is None else chain.reason
+    return {
+        "first_loss": loss,
+        "chain_length": 0 if chain_reason else len(blocks),
+        "chain_reason": chain_reason,
+        "shape_keeping_blocks": chain.shape_keeping,
+        "function_counts": dict(functions.counts) if loss is not None else {},
+        "linear_head": linear_head,
+        "linear_head_reason": linear_head_reason,
+        "batch_layout": layout,
+    }
 
 
-def _facts(bench: Bench[ProbeTrial], training: Training, first: _FirstStep, threads: dict[int, float]) -> Facts:
+def _facts(
+    bench: Bench[ProbeTrial],
+    training: Training,
+    batch: Any,
+    blocks: Sequence[torch.nn.Module],
+    threads: dict[int, float],
+    found: dict[str, Any],
+) -> Facts:
     bench.tell("looking at the model")
-    model, blocks = training.model, first.blocks
+    model = training.model
     bench.notes += bench.workload.notes
     rates = device_rates(bench.device, threads)
     return Facts(
@@ -152,27 +133,20 @@ def _facts(bench: Bench[ProbeTrial], training: Training, first: _FirstStep, thre
         optimizer_options=_plain_options(training.optimizer),
         max_grad_norm=bench.workload.max_grad_norm,
         custom_loss=bench.workload.compute_loss is not None,
-        linear_head=first.linear_head,
-        linear_head_reason=first.linear_head_reason,
-        tokens_per_sample=tokens_per_sample(first.batch, bench.data.layout.dims),
+        tokens_per_sample=tokens_per_sample(batch, bench.data.layout.dims),
         default_batch=bench.workload.batch_size,
-        first_loss=first.loss,
         module_counts=structure.module_counts(model),
-        function_counts=first.function_counts,
         matrices=structure.matrix_shapes(model),
         hidden_matrices=len(structure.hidden_matrices(model, blocks)),
         parameter_dtypes=structure.parameter_dtypes(model),
-        chain_length=0 if first.chain_reason else len(blocks),
-        chain_reason=first.chain_reason,
-        shape_keeping_blocks=first.shape_keeping,
         compiler=why_not_compiled(bench.device),
         matmul_flops_per_second=rates.matmul_flops_per_second,
         device_rates=rates,
         torch_version=str(torch.__version__),  # a class of its own otherwise
         workload_options=tuple(bench.options()),
         size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
-        batch_layout=first.layout,
         libraries=libraries(bench.spec.libraries),
+        **found,
     )
 
 
@@ -181,14 +155,13 @@ def _first_loss(
     meter: MemoryMeter,
     training: Training,
     batch: Any,
-    watches: Iterable[contextlib.AbstractContextManager[Any]],
+    chain: ChainProbe,
+    functions: FunctionCounts,
 ) -> float | None:
     """Make one plain step; ``None`` if it does not fit: a model that only fits with methods is one to advise on."""
     try:
         with meter.guarding(batch):
-            with contextlib.ExitStack() as watching:
-                for watch in watches:
-                    watching.enter_context(watch)
+            with chain.watching(), functions:
                 loss = training.forward(batch)
             check_loss(loss)
             first = float(loss.detach())

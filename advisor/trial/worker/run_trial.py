@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
 import torch
+import torch.distributed as dist
 
 from advisor.errors import OutputFolderError
 from advisor.trial.outcome import Outcome
@@ -28,7 +29,6 @@ from advisor.trial.spec import (
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.count_sizes import count_sizes
 from advisor.trial.worker.failure import AllocatorRefusals, failed_result
-from advisor.trial.worker.fake_ranks import standing_for_ranks
 from advisor.trial.worker.fidelity_run import record_fidelity
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.predicting import predict
@@ -39,7 +39,7 @@ from advisor.trial.worker.timed import confirm, time_policy
 from advisor.trial.worker.verifying import plain_loop, verify
 from advisor.workload.reads import recording_reads
 
-__all__ = ["WORK", "run_trial"]
+__all__ = ["WORK", "run_trial", "standing_for_ranks"]
 
 _R = TypeVar("_R", bound=Result)
 
@@ -110,3 +110,19 @@ def run_trial(
         return result, bench.leftover()
     except Exception as error:  # A device that a kernel has broken answers nothing any more; the result stands.
         return result, f"looking for what the trial left behind raised {type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def standing_for_ranks(count: int) -> Iterator[None]:
+    """Be rank 0 of so many, none of which exists: for a trace, which needs no values, nothing has to be sent."""
+    if count == 1:
+        yield
+        return
+    assert not dist.is_initialized(), "one process makes this trial"
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -27,12 +27,7 @@ __all__ = ["print_into", "serve", "settings_kept"]
 
 
 def serve(requests: int, answers: int) -> None:
-    """Run trials until the other end of ``requests`` is closed.
-
-    Args:
-        requests: Descriptor to read requests from.
-        answers: Descriptor to write answers to.
-    """
+    """Run trials until the other end of ``requests`` is closed."""
     os.write(answers, encode_line(Ready()))
     worker = _Worker(answers)
     reader = LineReader(requests)
@@ -42,11 +37,7 @@ def serve(requests: int, answers: int) -> None:
 
 
 class _Worker:
-    """Runs trials, each in its own process where possible.
-
-    Args:
-        answers: Descriptor to write answers to.
-    """
+    """Runs trials, each in its own process where possible."""
 
     def __init__(self, answers: int) -> None:
         self._answers = answers
@@ -55,7 +46,6 @@ class _Worker:
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
-        """Run one trial and report how it ended."""
         try:
             print_into(TrialFolder(Path(request.folder)).log)
         except OutputFolderError as error:
@@ -129,7 +119,7 @@ class _Worker:
             end_like(status)
         # Reported only now: how the process ends after its result must not affect the next trial.
         if TrialFolder(Path(request.folder)).result.exists():
-            self._tell(Finished(key=request.spec.key, clean=True, isolated=True))
+            self._tell(Finished(key=request.spec.key, clean=True))
         return True
 
     def _run(self, request: Request, prepared: Prepared | None, partner: Partner | None) -> None:
@@ -143,7 +133,7 @@ class _Worker:
             self._tell(Unwritten(reason=str(error)))
             return
         if prepared is None:
-            self._tell(Finished(key=result.key, clean=not leftover, why=leftover))
+            self._tell(Finished(key=result.key, clean=not leftover))
 
     def _tell(self, answer: Answer) -> None:
         os.write(self._answers, encode_line(answer))

@@ -16,7 +16,7 @@ import torch
 
 from advisor.errors import FewerSamplesError
 from advisor.measure.in_turn import TurnPlan
-from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
+from advisor.measure.measurement import SizePoint, Sizing
 from advisor.measure.memory.meter import MemoryMeter
 from advisor.measure.memory.timeline import MemoryTimeline
 from advisor.policy.policy import Policy
@@ -30,16 +30,16 @@ from advisor.trial.worker.alternate import speedup_in_turn
 from advisor.trial.worker.bench import Bench, finite
 from advisor.trial.worker.failure import is_out_of_memory
 from advisor.trial.worker.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, next_batch
-from advisor.trial.worker.updating import settling_steps, until_updated
 
 __all__ = ["size"]
+
+_Recorded = tuple[SizePoint, MemoryTimeline | None]
 
 _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one measures memory."""
 _SUSPICIOUS = 1.5
 """Time per sample, relative to a smaller batch, above which a step was probably disturbed."""
-_FEWEST_ROUNDS = 2
-_MOST_ROUNDS = 8
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 8
 _TARGET_SPREAD = 0.04
 """Of the comparison: enough to find possible leaders, which then get full timing."""
 _CLEARLY_SLOWER = 0.8
@@ -54,30 +54,26 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
         DivergedError: A loss was not finite.
     """
     spec = bench.spec
-    points: list[SizePoint] = []
-    timelines: list[MemoryTimeline | None] = []
-    prediction = None
+    prediction: MemoryPrediction | None = None
     out_of_memory_at = None
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
         losses, point, settling_seconds = _first_point(bench, meter, training)
-        points.append(point)
-        timelines.append(meter.timeline)
+        points, timeline = [point], meter.timeline
         in_chunks, is_timed = training.works_in_chunks, True
-        while (
-            micro_batch := _following(points, bench, begin, settling_seconds, prediction, in_chunks=in_chunks)
-        ) is not None:
+
+        def following(known: list[SizePoint]) -> int | None:
+            return _following(known, bench, begin, settling_seconds, prediction, in_chunks=in_chunks)
+
+        while (micro_batch := following(points)) is not None:
             try:
                 point = _further_point(bench, meter, training, micro_batch)
-                known = [*points, point]
-                timelines.append(meter.timeline)
-                found = _predicted(bench, known, timelines)
+                before, timeline = timeline, meter.timeline
+                found = _predicted(bench, (points[-1], before), (point, timeline))
                 # If the larger batch only fills one more chunk than the smaller, the earlier pair's prediction stands,
                 # and the memory model accounts for the last point's deviation from it.
                 prediction = found or (prediction if in_chunks else None)
-                is_timed = not _turns_would_time(point, bench) or (
-                    _following(known, bench, begin, settling_seconds, prediction, in_chunks=in_chunks) is not None
-                )
+                is_timed = not _turns_would_time(point, bench) or following([*points, point]) is not None
                 points.append(_timed_point(bench, training, point, points[-1]) if is_timed else point)
             except FewerSamplesError:
                 break  # no more data, on any rank
@@ -158,14 +154,11 @@ def _name(policy: Policy) -> str:
     return "a faster combination" if policy.methods else "plain training"
 
 
-def _predicted(
-    bench: Bench[SizeTrial], points: list[SizePoint], timelines: list[MemoryTimeline | None]
-) -> MemoryPrediction | None:
-    """The prediction from the last two points; for one device only, as ranks may differ."""
-    first, second = timelines[-2:]
-    if first is None or second is None or bench.world.size > 1:
+def _predicted(bench: Bench[SizeTrial], first: _Recorded, second: _Recorded) -> MemoryPrediction | None:
+    """The prediction from two points; for one device only, as ranks may differ."""
+    if first[1] is None or second[1] is None or bench.world.size > 1:
         return None
-    return predict_between((points[-2].micro_batch, first), (points[-1].micro_batch, second))
+    return predict_between((first[0].micro_batch, first[1]), (second[0].micro_batch, second[1]))
 
 
 def _first_point(
@@ -173,9 +166,8 @@ def _first_point(
 ) -> tuple[tuple[float, ...], SizePoint, float]:
     """The losses, the point, and the seconds that methods took to settle."""
     spec = bench.spec
-    agree = bench.world.agreed
     batches = bench.data.batches(spec.policy.global_batch)
-    settling = settling_steps(training)
+    settling = training.settling_steps
     count = max(_LEAST_STEPS, spec.fidelity_steps) + settling
     losses = []
     timed: list[float] = []
@@ -186,21 +178,20 @@ def _first_point(
         # Every step has its own seed: a method that draws random numbers must not shift the dropout of the next step.
         if index <= settling:
             with meter.guarding(batch):
-                loss = until_updated(training, functools.partial(_seeded_step, bench, training, batch, index), agree)
+                loss = bench.updated(training, functools.partial(training.step, batch), step=index)
         elif index < count - 1:
-            loss, seconds = until_updated(
-                training, functools.partial(_timed_step, bench, training, batch, index), agree
-            )
+            loss, seconds = _timed_step(bench, training, batch, index)
             timed.append(seconds)
         else:
-            largest = bench.data.largest(spec.policy.global_batch, index)
-            measured = functools.partial(_measured_step, bench, meter, training, largest, index)
-            loss, memory = until_updated(training, measured, agree)
+            measured = functools.partial(
+                meter.measured_step, training, bench.data.largest(spec.policy.global_batch, index)
+            )
+            loss, memory = bench.updated(training, measured, step=index)
         losses.append(finite(loss, index))
         if settling and index == settling:
             settling_seconds = time.perf_counter() - begin
     # After the losses to compare: the number of further steps depends on the clock.
-    while agree(_is_quick(timed)):
+    while bench.world.agreed(_is_quick(timed)):
         loss, seconds = _timed_step(bench, training, batches[0])
         finite(loss, count)
         timed.append(seconds)
@@ -223,22 +214,18 @@ def _turns_would_time(point: SizePoint, bench: Bench[SizeTrial]) -> bool:
 
 def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
     """Its memory, and the time of the instrumented step, which is slightly slower."""
-    agree = bench.world.agreed
     batch = bench.data.largest(micro_batch * bench.spec.policy.accumulation_steps * bench.world.data.size)
     training.micro_batch = micro_batch
     bench.empty_cache()  # blocks of the smaller batch would stay reserved along with the new ones
     bench.tell(f"batch {micro_batch}, memory")
     # Memory first: this step enforces the limit, even on a CPU.
-    measured = functools.partial(_measured_step, bench, meter, training, batch)
     begin = time.perf_counter()
-    loss, memory = until_updated(training, measured, agree)
+    loss, memory = bench.updated(training, functools.partial(meter.measured_step, training, batch), step=0)
     finite(loss, 0)
     return SizePoint(micro_batch=micro_batch, memory=memory, step_seconds=time.perf_counter() - begin)
 
 
 def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, before: SizePoint) -> SizePoint:
-    """The point with the time of an uninstrumented step."""
-    agree = bench.world.agreed
     micro_batch = point.micro_batch
     batches = bench.data.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.data.size)
     bench.tell(f"batch {micro_batch}, time")
@@ -247,34 +234,23 @@ def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, 
     timed = [seconds]
     # Larger batches should not take longer per sample. If one does, the machine was busy: take the faster of two.
     suspicious = seconds > _SUSPICIOUS * before.step_seconds * micro_batch / before.micro_batch
-    while agree(_is_quick(timed) or (suspicious and len(timed) < 2)):
+    while bench.world.agreed(_is_quick(timed) or (suspicious and len(timed) < 2)):
         timed.append(_timed_step(bench, training, batches[1])[1])
     return msgspec.structs.replace(point, step_seconds=min(timed))
 
 
 def _is_quick(timed: list[float]) -> bool:
-    """Whether the step is too quick to be timed once."""
     return min(timed) < QUICK_SECONDS and len(timed) < QUICK_REPETITIONS
 
 
-def _seeded_step(bench: Bench[SizeTrial], training: Training, batch: Any, step: int) -> torch.Tensor:
-    bench.seed(step)
-    return training.step(batch)
-
-
 def _timed_step(bench: Bench[SizeTrial], training: Training, batch: Any, step: int = 0) -> tuple[torch.Tensor, float]:
-    bench.seed(step)
-    begin = time.perf_counter()
-    loss = training.step(batch)
-    bench.synchronize()
-    return loss, time.perf_counter() - begin
+    def attempt() -> tuple[torch.Tensor, float]:
+        begin = time.perf_counter()
+        loss = training.step(batch)
+        bench.synchronize()
+        return loss, time.perf_counter() - begin
 
-
-def _measured_step(
-    bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, batch: Any, step: int = 0
-) -> tuple[torch.Tensor, MemoryMeasurement]:
-    bench.seed(step)
-    return meter.measured_step(training, batch)
+    return bench.updated(training, attempt, step=step)
 
 
 def _following(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from advisor.measure.memory.meter import MemoryMeter
 from advisor.measure.timing import NEAR
+from advisor.policy.policy import Policy
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import ConfirmResult, Rung, TimeResult
@@ -66,59 +67,31 @@ def confirm(bench: Bench[ConfirmTrial]) -> ConfirmResult:
 def measure_smaller(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, larger: Rung) -> Rung | None:
     """Measure the same training at the requested smaller micro-batch, in about half the time.
 
-    Timing stops once it is clearly slower than the larger one. If it fails, the larger one's measurements stand.
-
-    Args:
-        bench: The trial's workbench.
-        meter: Still entered.
-        training: The measured training.
-        larger: Measurements at the larger micro-batch.
-
-    Returns:
-        The measurements; ``None`` if they failed (the trial's notes say why).
+    Timing stops once it is clearly slower than the larger one. ``None`` if it failed: a note says why.
     """
     spec = bench.spec
     smaller, policy = spec.smaller, spec.policy
     assert smaller is not None, "a second batch was requested"
     assert smaller.micro_batch < policy.micro_batch, f"smaller than {policy.micro_batch}, got {smaller.micro_batch}"
     assert (smaller.methods, smaller.gpu_count) == (policy.methods, policy.gpu_count), "the training is built already"
-    training.micro_batch = smaller.micro_batch
-    bench.empty_cache()  # Memory reserved for the larger batch must not count for this one.
-    try:
-        limits = Limits(
-            seconds=spec.measure_seconds / 2,
-            pace=max((1 - NEAR) * larger.measurement.samples_per_second, spec.outpaced_below_samples_per_second or 0.0),
-            slower_than=(
-                None
-                if larger.speedup is None
-                else max((1 - NEAR) * larger.speedup.value, spec.outpaced_below_speedup or 0.0)
-            ),
-        )
-        return measured(bench, meter, training, smaller, limits)
-    except Exception as error:
-        if bench.world.size > 1:
-            raise  # The other ranks wait for this one.
-        bench.out_of_step = "its second batch failed"
-        failed = failed_result(bench.spec, error, refusals=bench.refusals)
-        batches = f"batch {smaller.micro_batch}, timed after {policy.micro_batch}"
-        bench.notes.append(f"{batches}, ended as {failed.outcome.value}: {failed.reason}")
-        return None
+    limits = Limits(
+        seconds=spec.measure_seconds / 2,
+        pace=max((1 - NEAR) * larger.measurement.samples_per_second, spec.outpaced_below_samples_per_second or 0.0),
+        slower_than=(
+            None
+            if larger.speedup is None
+            else max((1 - NEAR) * larger.speedup.value, spec.outpaced_below_speedup or 0.0)
+        ),
+    )
+    words = f"batch {smaller.micro_batch}, timed after {policy.micro_batch},"
+    return _measured_as_well(bench, meter, training, smaller, limits, words)
 
 
 def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
-    """Measure the same training at growing micro-batches, until one is hardly faster than the best before it.
+    """Measure the same training at growing micro-batches, until one fails or is hardly faster than the best before it.
 
     Each alternates with the best one before it in this process: interference slows both equally, so seconds of
     stepping reveal a gain of a few percent. The speedup follows from the gain.
-
-    Args:
-        bench: The trial's workbench.
-        meter: Still entered.
-        training: The measured training.
-        first: Measurements at the policy's own batch.
-
-    Returns:
-        The rungs that succeeded; the trial's notes describe one that failed.
     """
     rungs: list[Rung] = []
     best = Earlier(bench.spec.policy, bench.data.batches(bench.spec.policy.global_batch)[0], first)
@@ -128,21 +101,38 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
         if now - begin + 2 * (now - last) > _TIME_SHARE * bench.spec.time_limit_seconds:
             break  # another rung might exceed the time limit and lose all measurements
         last = now
-        training.micro_batch = policy.micro_batch
-        bench.empty_cache()
-        try:
-            limits = Limits(_TURNS * bench.spec.turn_seconds)
-            rung = measured(bench, meter, training, policy, limits, before=best)
-        except Exception as error:
-            if bench.world.size > 1:
-                raise  # The other ranks wait for this one.
-            bench.out_of_step = "a larger batch failed"
-            failed = failed_result(bench.spec, error, refusals=bench.refusals)
-            bench.notes.append(f"batch {policy.micro_batch} ended as {failed.outcome.value}: {failed.reason}")
-            return tuple(rungs)
+        limits = Limits(_TURNS * bench.spec.turn_seconds)
+        words = f"batch {policy.micro_batch}"
+        rung = _measured_as_well(bench, meter, training, policy, limits, words, before=best)
+        if rung is None:
+            break
         rungs.append(rung)
         assert rung.gain is not None, "it alternated with the one before"
         if rung.gain.value < 1 + _WORTH_ANOTHER:
             break
         best = Earlier(policy, bench.data.batches(policy.global_batch)[0], rung)
     return tuple(rungs)
+
+
+def _measured_as_well(
+    bench: Bench[TimeTrial],
+    meter: MemoryMeter,
+    training: Training,
+    policy: Policy,
+    limits: Limits,
+    words: str,
+    *,
+    before: Earlier | None = None,
+) -> Rung | None:
+    """Measure the training at another batch; if that fails, a note says so in these words."""
+    training.micro_batch = policy.micro_batch
+    bench.empty_cache()  # memory reserved for the batch before must not count for this one
+    try:
+        return measured(bench, meter, training, policy, limits, before=before)
+    except Exception as error:
+        if bench.world.size > 1:
+            raise  # the other ranks wait for this one
+        bench.out_of_step = f"{words} failed"
+        failed = failed_result(bench.spec, error, refusals=bench.refusals)
+        bench.notes.append(f"{words} ended as {failed.outcome.value}: {failed.reason}")
+        return None

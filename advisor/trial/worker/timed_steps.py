@@ -21,15 +21,13 @@ from advisor.trial.result import Rung
 from advisor.trial.spec import ConfirmTrial, TimeTrial
 from advisor.trial.worker.alternate import gain_in_turn, speedup_in_turn
 from advisor.trial.worker.bench import Bench, finite
-from advisor.trial.worker.updating import settling_steps, until_updated
 
 __all__ = ["Earlier", "Limits", "measured"]
 
 _TIMED_SECONDS = {"cuda": 1.0, "cpu": 0.3}
 """Minimum seconds of timed steps: a GPU's clocks take about a second to settle, a CPU's less."""
 
-_FEWEST_ROUNDS = 2
-_MOST_ROUNDS = 12
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 12
 
 _SPREAD_OF_RUNG = 0.03
 """Target spread of the ratio of two batches: more rounds would cost other combinations their time."""
@@ -44,7 +42,6 @@ class Limits(NamedTuple):
     """When to stop timing.
 
     Attributes:
-        seconds: Most seconds of stepping.
         pace: Samples per second below which timing alone stops early.
         slower_than: Speedup below which alternating steps stop early.
     """
@@ -134,11 +131,10 @@ def _settled(bench: TimedBench, meter: MemoryMeter, training: Training, batches:
     """Losses of the first steps, which create the optimizer's state, and of those until methods have settled."""
     losses: list[float] = []  # no tensors: a training does not keep them on the device
     bench.tell("first step")
-    for index in range(1 + settling_steps(training)):
+    for index in range(1 + training.settling_steps):
         batch = batches[index % len(batches)]
         with meter.guarding(batch):
-            step = functools.partial(training.step, batch)
-            losses.append(float(until_updated(training, step, bench.world.agreed)))
+            losses.append(float(bench.updated(training, functools.partial(training.step, batch))))
         finite(losses[index], index)
     return losses
 
@@ -150,7 +146,7 @@ def _memory(
     bench.tell("memory")
     step = functools.partial(meter.measured_step, training, bench.data.largest(samples, len(losses)))
     begin = time.perf_counter()
-    loss, memory = until_updated(training, step, bench.world.agreed)
+    loss, memory = bench.updated(training, step)
     is_slow = bench.world.agreed(time.perf_counter() - begin > _SLOW_SECONDS)  # ranks take equally many steps
     losses.append(finite(loss, len(losses)))
     del loss

@@ -8,7 +8,7 @@ from typing import TypeVar
 from advisor.measure.timing import Agree, alone
 from advisor.training.training import Training
 
-__all__ = ["settling_steps", "until_updated"]
+__all__ = ["until_updated"]
 
 _MOST_ATTEMPTS = 32
 
@@ -23,11 +23,8 @@ def until_updated(training: Training, attempt: Callable[[], _Answer], agree: Agr
 
     Args:
         training: What is trained.
-        attempt: One step, on the same batch and from the same seed every time.
+        attempt: One step, on the same batch and from the same seed every time; the last one's result is returned.
         agree: Makes the number of attempts the same on all ranks.
-
-    Returns:
-        What the last attempt returned.
     """
     scaler = training.gradient_scaler
     if scaler is None:
@@ -38,8 +35,3 @@ def until_updated(training: Training, attempt: Callable[[], _Answer], agree: Agr
         if agree(scaler.get_scale() >= scale):  # a skipped step lowers it
             break
     return answer
-
-
-def settling_steps(training: Training) -> int:
-    """Further steps to make before memory and time are measured: a method's first steps may not be like the others."""
-    return int(getattr(training, "settling_steps", 0))

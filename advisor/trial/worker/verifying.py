@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -17,14 +16,12 @@ from advisor.measure.step_record import COMPARED_STEPS, StepRecord
 from advisor.training.batch.tree import move
 from advisor.training.loss import default_loss, require_trainable
 from advisor.training.moving import on_device
-from advisor.training.training import Training
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PlainLoopResult, VerifyResult
 from advisor.trial.spec import PlainLoopTrial, VerifyTrial
 from advisor.trial.worker.bench import Bench, finite
 from advisor.trial.worker.fidelity_run import OTHER_CHANCE, one_rounding_off
-from advisor.trial.worker.updating import until_updated
 
 __all__ = ["plain_loop", "verify"]
 
@@ -95,9 +92,8 @@ def verify(bench: Bench[VerifyTrial]) -> VerifyResult:
             for index in range(COMPARED_STEPS):
                 bench.tell(f"the wrapper, step {index + 1} of {COMPARED_STEPS}")
                 batch = batches[index % len(batches)]
-                step = functools.partial(_step, bench, training, batch, index)
                 with meter.guarding(batch), first.catching() if index == 0 else contextlib.nullcontext():
-                    loss = until_updated(training, step, bench.world.agreed)
+                    loss = bench.updated(training, functools.partial(training.step, batch), step=index)
                 losses.append(finite(loss, index))
                 movement.look(training.state_dict()["model"])
         gradient, reason = first.compare(reference)
@@ -119,13 +115,7 @@ def _compared(record: StepRecord, movement: Movement, reference: Path, *, same_b
 
 
 def _movement_file(gradient: Path) -> Path:
-    """Where the movement is kept whose first gradient is in a file."""
     return TrialFolder(gradient.parent).movement
-
-
-def _step(bench: Bench[VerifyTrial], training: Training, batch: Any, index: int) -> torch.Tensor:
-    bench.seed(index)
-    return training.step(batch)
 
 
 def _dropout(spec: PlainLoopTrial | VerifyTrial, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
