@@ -72,17 +72,18 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"momadvise {__version__}")
         return EXIT_OK
+    options: argparse.Namespace | None = None
+    run = _advise
+    if arguments[0] == "predict":
+        options, run = predict_parser().checked(arguments[1:]), _predict
+    elif arguments[0] == "verify":
+        options, run = verify_parser().checked(arguments[1:]), _verify
+    elif arguments[0] not in ("methods", "hardware"):
+        options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
 
-    options: argparse.Namespace | None = None
     try:
-        if arguments[0] in ("methods", "hardware"):
-            return _catalogue(*arguments)
-        if arguments[0] == "predict":
-            return _predict(options := predict_parser().checked(arguments[1:]))
-        if arguments[0] == "verify":
-            return _verify(options := verify_parser().checked(arguments[1:]))
-        return _advise(options := tune_parser().checked(arguments))
+        return _catalogue(*arguments) if options is None else run(options)
     except MomadviseError as error:
         if options is not None and options.json:
             from advisor.report.json_documents import json_error
