@@ -22,7 +22,7 @@ from advisor.text.units import MOST_BYTES, parse_bytes, parse_duration
 from advisor.workload.function_source import source_from_functions
 from advisor.workload.importing import refuse_while_importing
 from advisor.workload.source import resolve_source
-from advisor.workload.workload import WorkloadSource
+from advisor.workload.workload import FUNCTIONS, WorkloadSource
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "tune"]
 
-_FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
 _ENUMS: dict[str, type[enum.Enum]] = {"goal": GoalKind, "fidelity": Fidelity, "sampler": SamplerName}
 
 
@@ -130,13 +129,11 @@ def tune(
     from advisor.session.tune import run_session
 
     refuse_while_importing("advisor.tune")
-    request = _request(_source(model, given), given, seed=seed, wait=wait)
-    return run_session(request, LoggingProgress() if progress is None else progress)
+    return run_session(_request(given), LoggingProgress() if progress is None else progress)
 
 
 def _source(model: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> WorkloadSource:
-    """The workload: a file or functions."""
-    functions = {name: given[name] for name in _FUNCTIONS if given[name] is not None}
+    functions = {name: given[name] for name in FUNCTIONS if given[name] is not None}
     if model is None:
         return source_from_functions(**functions)
     if functions:
@@ -146,8 +143,9 @@ def _source(model: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> W
     return resolve_source(_text(model, "model"))
 
 
-def _request(source: WorkloadSource, given: Mapping[str, Any], *, seed: int, wait: bool) -> TuneRequest:
+def _request(given: Mapping[str, Any]) -> TuneRequest:
     """What is asked for, as the table of options says how to read it and where it goes."""
+    source = _source(given["model"], given)
     records: dict[str, dict[str, Any]] = {"": {}, "nodes": {}, "preference": {}}
     for option in (GOAL, *options_of(*TUNE)):
         value = given.get(option.keyword)
@@ -158,8 +156,8 @@ def _request(source: WorkloadSource, given: Mapping[str, Any], *, seed: int, wai
         source=source,
         nodes=nodes_from(**records["nodes"]),
         preference=Preference(**records["preference"]),
-        seed=whole(seed, "seed", least=0, most=2**32 - 1),
-        wait=wait,
+        seed=whole(given["seed"], "seed", least=0, most=2**32 - 1),
+        wait=given["wait"],
         **records[""],
     )
 
@@ -172,7 +170,7 @@ def _read(value: Any, option: Option) -> Any:
     if kind == "count":
         return whole(value, flag, most=option.most or MOST)
     if kind == "price":
-        return Price(usd_per_hour=_number(value, flag), source=flag, date="as given")
+        return Price(usd_per_hour=check_above_zero(value, flag), source=flag, date="as given")
     return _READERS[kind](value, flag)
 
 
@@ -197,7 +195,6 @@ def _names(methods: str | Iterable[str], option: str) -> tuple[str, ...]:
 
 
 def _text(value: object, option: str) -> str:
-    """A text, or a path as one."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
@@ -205,24 +202,19 @@ def _text(value: object, option: str) -> str:
     return value
 
 
-def _number(value: Any, option: str) -> float:
-    check_above_zero(value, option)
-    return float(value)
-
-
 def _bytes(limit: str | int, option: str) -> int:
     return parse_bytes(limit, option=option) if isinstance(limit, str) else whole(limit, option, most=MOST_BYTES)
 
 
 def _duration(value: str | float, option: str) -> float:
-    return parse_duration(value, option=option) if isinstance(value, str) else _number(value, option)
+    return parse_duration(value, option=option) if isinstance(value, str) else check_above_zero(value, option)
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "text": _text,
     "path": lambda value, option: path_of(value, option, OptionError),
     "names": _names,
-    "number": _number,
+    "number": check_above_zero,
     "bytes": _bytes,
     "duration": _duration,
     "devices": lambda value, _: parse_gpu_counts(value),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.command_line import EXIT_USER_ERROR, complain, predict_parser, tune_parser, verify_parser
 from advisor.options import GOAL, TUNE, options_of
@@ -24,8 +24,6 @@ __all__ = ["main"]
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
-
-_VERBS = ("methods", "hardware")
 
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
@@ -74,26 +72,25 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"momadvise {__version__}")
         return EXIT_OK
-    if arguments[0] in _VERBS:
-        return _catalogue(arguments)
+    options: argparse.Namespace | None = None
+    run = _advise
     if arguments[0] == "predict":
         options, run = predict_parser().checked(arguments[1:]), _predict
     elif arguments[0] == "verify":
         options, run = verify_parser().checked(arguments[1:]), _verify
-    else:
-        options, run = tune_parser().checked(arguments), _advise
+    elif arguments[0] not in ("methods", "hardware"):
+        options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
 
     try:
-        return run(options)
+        return _catalogue(*arguments) if options is None else run(options)
     except MomadviseError as error:
-        status = EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
-        if options.json:
+        if options is not None and options.json:
             from advisor.report.json_documents import json_error
 
             print(json_error(error))
         _print_error(error)
-        return status
+        return EXIT_NO_ANSWER if isinstance(error, TrialError) else EXIT_USER_ERROR
     except OSError as error:  # not handled by the verb itself
         from advisor.surroundings import refused
 
@@ -129,16 +126,12 @@ def _predict(options: argparse.Namespace) -> int:
     from advisor.report.json_documents import json_outlook
     from advisor.report.outlook_view import OutlookView
     from advisor.session.predict import PredictRequest, run_prediction
-    from advisor.text.units import parse_bytes
-    from advisor.workload.source import resolve_source
 
     request = PredictRequest(
-        source=resolve_source(options.model),
         policy_file=None if options.policy is None else Path(options.policy),
         batch=options.batch,
-        device=options.device,
         profile=options.profile,
-        memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
+        **_shared(options),
     )
     outlook = _with_status(run_prediction, request)
     _print(options, lambda: json_outlook(outlook), OutlookView(outlook))
@@ -149,18 +142,23 @@ def _verify(options: argparse.Namespace) -> int:
     from advisor.report.json_documents import json_verification
     from advisor.report.verification_view import verification_view
     from advisor.session.verify import VerifyRequest, run_verification
+
+    found = _with_status(run_verification, VerifyRequest(policy_file=Path(options.policy), **_shared(options)))
+    _print(options, lambda: json_verification(found), verification_view(found))
+    return EXIT_OK if found.kept else EXIT_NOT_KEPT
+
+
+def _shared(options: argparse.Namespace) -> dict[str, Any]:
+    """What a request of either kind has."""
     from advisor.text.units import parse_bytes
     from advisor.workload.source import resolve_source
 
-    request = VerifyRequest(
-        policy_file=Path(options.policy),
-        source=resolve_source(options.model),
-        device=options.device,
-        memory_limit_bytes=None if options.memory_limit is None else parse_bytes(options.memory_limit),
-    )
-    found = _with_status(run_verification, request)
-    _print(options, lambda: json_verification(found), verification_view(found))
-    return EXIT_OK if found.kept else EXIT_NOT_KEPT
+    limit = options.memory_limit
+    return {
+        "source": resolve_source(options.model),
+        "device": options.device,
+        "memory_limit_bytes": None if limit is None else parse_bytes(limit),
+    }
 
 
 def _with_status(run: Callable[[_Request, Callable[[str], None]], _Result], request: _Request) -> _Result:
@@ -236,50 +234,29 @@ def _as_seen_from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _catalogue(arguments: list[str]) -> int:
-    from advisor.errors import MomadviseError
-
-    verb, *names = arguments
+def _catalogue(verb: str, *names: str) -> int:
     if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
-        if names in (["-h"], ["--help"]):
+        if names in (("-h",), ("--help",)):
             sys.stdout.write(tune_parser().format_help())
             return EXIT_OK
-        print(f"momadvise: error: usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ''}", file=sys.stderr)
+        complain(f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ''}")
         return EXIT_USER_ERROR
-    try:
-        if verb == "hardware":
-            _print_hardware()
-        else:
-            _print_methods(names[0] if names else None)
-    except MomadviseError as error:
-        _print_error(error)
-        return EXIT_USER_ERROR
-    return EXIT_OK
-
-
-def _print_hardware() -> None:
-    from advisor.hardware.detect import choose_device, list_devices
+    from advisor.hardware.detect import choose_device, detect_hardware, list_devices
     from advisor.hardware.profiles import load_profiles
-    from advisor.report.catalogue_view import hardware_view
+    from advisor.methods.catalogue import CATALOGUE, get_method
+    from advisor.report.catalogue_view import hardware_view, method_view, methods_view
     from advisor.report.console import SafeConsole
 
     console = SafeConsole()
-    profiles = load_profiles()
+    if verb == "methods":
+        here = detect_hardware()
+        console.print(method_view(get_method(names[0]), here) if names else methods_view(CATALOGUE, here))
+        return EXIT_OK
     for hardware in list_devices():
-        console.print(hardware_view(hardware, profiles.get(hardware.profile or "")))
+        console.print(hardware_view(hardware, load_profiles().get(hardware.profile or "")))
     chosen = choose_device()
     console.print(f"Without --device: {chosen.device} ({chosen.reason}).")
-
-
-def _print_methods(name: str | None) -> None:
-    from advisor.hardware.detect import detect_hardware
-    from advisor.methods.catalogue import CATALOGUE, get_method
-    from advisor.report.catalogue_view import method_view, methods_view
-    from advisor.report.console import SafeConsole
-
-    hardware = detect_hardware()
-    view = methods_view(CATALOGUE, hardware) if name is None else method_view(get_method(name), hardware)
-    SafeConsole().print(view)
+    return EXIT_OK
 
 
 def _print_error(error: BaseException) -> None:

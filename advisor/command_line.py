@@ -70,10 +70,10 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         prog: The command.
-        help_text: Its help, with a placeholder for the sections.
+        help_text: With a placeholder for the sections of options.
         sections: The options, as the help shows them.
         arguments: Positional arguments, and how often: ``"?"`` for at most once.
-        unlisted: Options that the help does not list, because its usage line has them.
+        unlisted: Options that only the usage line has.
     """
 
     def __init__(
@@ -138,11 +138,6 @@ def _lines(section: Section) -> list[str]:
     lines = [section.title]
     for row in section.rows:
         flags = "  " + " ".join(f"{option.flag} {option.value}".rstrip() for option in row)
-        indent = " " * _LEFT_COLUMN
-        lines += textwrap.wrap(
-            row[0].meaning,
-            _WIDTH,
-            initial_indent=f"{flags}  " if len(flags) >= _LEFT_COLUMN - 1 else flags.ljust(_LEFT_COLUMN),
-            subsequent_indent=indent,
-        )
+        first = f"{flags}  " if len(flags) >= _LEFT_COLUMN - 1 else flags.ljust(_LEFT_COLUMN)
+        lines += textwrap.wrap(row[0].meaning, _WIDTH, initial_indent=first, subsequent_indent=" " * _LEFT_COLUMN)
     return lines

@@ -59,9 +59,7 @@ class UserError(MomadviseError):
 class WorkloadError(UserError):
     """The model file, module or functions do not meet the workload contract.
 
-    Args:
-        message: Rule, value and fix.
-        traceback_text: The user's own traceback (without frames of momadvise), if their code raised.
+    ``traceback_text`` is the user's own traceback (without frames of momadvise), if their code raised.
     """
 
     def __init__(self, message: str, traceback_text: str | None = None) -> None:
@@ -70,12 +68,7 @@ class WorkloadError(UserError):
 
 
 class FewerSamplesError(WorkloadError):
-    """A batch has fewer samples than requested: the data ends there.
-
-    Args:
-        asked: Samples requested.
-        made: Samples returned.
-    """
+    """A batch has fewer samples than requested: the data ends there."""
 
     def __init__(self, asked: int, made: int) -> None:
         super().__init__(f"make_batch was asked for {asked} samples and returned {made}: there are no more")

@@ -39,7 +39,7 @@ def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], object])
         content: Text, written as UTF-8, or a function that writes to the file it is given.
 
     Raises:
-        OSError: It could not be written; names the file. The old one, if any, is unmodified.
+        OSError: Names the file; the old one, if any, is unmodified.
     """
     temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}.part")
     try:
@@ -114,11 +114,7 @@ def clear_left_files(folder: Path) -> None:
 
 
 class PrivateFolder:
-    """A folder that only this user can read, for the duration of a block. Removes those of dead processes.
-
-    Args:
-        purpose: A lower-case word for its name.
-    """
+    """A folder that only this user can read, with a word in its name, for a block. Removes those of dead processes."""
 
     def __init__(self, purpose: str) -> None:
         for left in Path(tempfile.gettempdir()).glob("momadvise-*"):

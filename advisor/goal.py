@@ -44,9 +44,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The price of an hour of one device.
 
     Attributes:
-        usd_per_hour: US dollars per hour of one device.
-        source: Where the price comes from: a document, or the option ``--price``.
-        date: Date of the price, as its source states it.
+        usd_per_hour: In US dollars.
+        source: A document, or the option ``--price``.
+        date: As the source states it.
     """
 
     usd_per_hour: float
@@ -74,7 +74,7 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """``bigger``: the throughput that a larger model must keep. Exactly one of the two is set.
 
     Attributes:
-        samples_per_second: Absolute, in samples per second.
+        samples_per_second: Absolute.
         share_of_baseline: Relative to plain training at the model's own size.
     """
 
@@ -94,10 +94,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         shares_memory: Whether devices share that memory, as processes on a CPU do.
         gpu_counts: Numbers of devices that may train together, ascending.
         machines: How many machines have equal shares of several devices.
-        price: Price of an hour of one device, if known.
         usd_per_kilowatt_hour: Price of energy, if stated.
-        preference: ``cheapest``: which point of the frontier to pick.
-        floor: ``bigger``: the throughput to keep.
     """
 
     kind: GoalKind

@@ -23,16 +23,9 @@ def parse_gpu_counts(value: int | str | Iterable[int]) -> tuple[int, ...]:
         (1, 2, 4)
     """
     rule = "--gpus must be whole numbers from 1, such as 2 or 1,2,4"
-    parts: Iterable[object] = (
-        value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
-    )
-    counts: set[int] = set()
-    for part in parts:
-        count = None if isinstance(part, bool) else digits(shown(part).strip())
-        if not count:
-            raise OptionError(f"{rule}, but got {quoted(value)}.")
-        counts.add(count)
-    if not counts:
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
+    counts = {0 if isinstance(part, bool) else digits(shown(part).strip()) or 0 for part in parts}
+    if not counts or 0 in counts:
         raise OptionError(f"{rule}, but got {quoted(value)}.")
     return tuple(sorted(counts))
 
@@ -58,6 +51,4 @@ def parse_floor(value: str | float) -> Floor:
             "--min-throughput must be samples per second above zero such as 20, or a share such as 0.5x, "
             f"but got {quoted(text)}."
         )
-    if share != text:
-        return Floor(share_of_baseline=number)
-    return Floor(samples_per_second=number)
+    return Floor(samples_per_second=number) if share == text else Floor(share_of_baseline=number)

@@ -77,10 +77,8 @@ _MEMORY_LIMIT = Option(
 )
 _JSON = Option("--json", "", "print the result as JSON on stdout, and nothing else", "switch", in_library=False)
 
-_BIGGER = (
-    Option(
-        "--min-throughput", "X", "samples/s (20), or relative to plain training (0.5x)", "throughput", field="floor"
-    ),
+_FLOOR = Option(
+    "--min-throughput", "X", "samples/s (20), or relative to plain training (0.5x)", "throughput", field="floor"
 )
 _CHEAPEST = (
     Option(
@@ -154,7 +152,7 @@ def _each(*options: Option) -> tuple[tuple[Option, ...], ...]:
 
 TUNE = (
     Section("goal faster (the default): the most samples per second", ()),
-    Section("goal bigger: the largest model that keeps a throughput", _each(*_BIGGER), goal="bigger"),
+    Section("goal bigger: the largest model that keeps a throughput", _each(_FLOOR), goal="bigger"),
     Section("goal cheapest: cost against latency, and a pick (default: the knee)", _each(*_CHEAPEST), goal="cheapest"),
     Section("options", (_SHARED[:1], _NODES, *_each(*_SHARED[1:]))),
 )

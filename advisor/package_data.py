@@ -13,12 +13,6 @@ def data_folder(name: Literal["profiles", "search_spaces"]) -> Path:
 
     A wheel carries them as ``advisor/data/<name>`` (``force-include`` in ``pyproject.toml``); a checkout or an
     editable install has them at the top of the repository, where people look for them.
-
-    Args:
-        name: ``"profiles"`` or ``"search_spaces"``.
-
-    Returns:
-        The existing folder.
     """
     package = Path(__file__).resolve().parent
     candidates = (package / "data" / name, package.parent / name)

@@ -37,12 +37,7 @@ def check_working_folder() -> None:
 
 
 def refused(error: OSError, output: Path | None = None) -> UserError:
-    """The error to raise in place of an ``OSError``.
-
-    Args:
-        error: The operating system's error.
-        output: The output folder, where there is one.
-    """
+    """The error to raise in place of an ``OSError``, which may concern the output folder."""
     try:
         check_working_folder()
     except SurroundingsError as gone:
@@ -50,8 +45,7 @@ def refused(error: OSError, output: Path | None = None) -> UserError:
     what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     to_do = _TO_DO.get(error.errno or 0, "Fix that")
     ours = output is not None and isinstance(error.filename, str) and Path(error.filename).is_relative_to(output)
-    rule = (
-        "momadvise must be able to write what it finds" if ours else "momadvise must get what it needs from the system"
-    )
+    rule = "be able to write what it finds" if ours else "get what it needs from the system"
     kind = OutputFolderError if ours else SurroundingsError
-    return kind(f"{rule}, but {what}. {to_do} and run the same command again: finished trials are kept.")
+    again = f"{to_do} and run the same command again: finished trials are kept."
+    return kind(f"momadvise must {rule}, but {what}. {again}")

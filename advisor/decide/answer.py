@@ -24,20 +24,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The answer of one tuning.
 
     Attributes:
-        recommendation: The winner, what it was compared with, and why it won.
         workload: Name of the workload.
         goal: The goal, with the memory limit that trials ran under.
         folder: The study folder.
         hardware: The device that was measured.
-        facts: What the probe learned of the workload.
         versions: Package -> version.
         date: Day of the measurement, ISO format.
         trials: Number of measured policies.
-        trial_budget: The ``--trials`` that the search had.
-        time_budget_seconds: The ``--time-limit`` that the search had.
+        trial_budget: The ``--trials`` of the search.
+        time_budget_seconds: Its ``--time-limit``.
         complete: Whether the search ended by itself (not by Ctrl-C).
         exhausted: Whether every policy of the space was tried.
-        notes: Notes for the user about the run.
         cached: Whether this answer was read back instead of measured now.
         digests: Name of a file that applies it -> digest of its content.
         timings: Activity of the run -> seconds, in the order of first occurrence.
@@ -101,9 +98,7 @@ def store_answer(answer: Answer, folder: StudyFolder) -> None:
 def load_answer(folder: StudyFolder) -> Answer | None:
     """Read the stored answer back; ``None`` if there is none that this version understands."""
     answer = read_record(folder.answer, Answer)
-    if answer is None:
-        return None
-    return msgspec.structs.replace(answer, cached=True, folder=str(folder.path))
+    return None if answer is None else msgspec.structs.replace(answer, cached=True, folder=str(folder.path))
 
 
 def withdraw_answer(folder: StudyFolder) -> None:

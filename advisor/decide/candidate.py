@@ -74,13 +74,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         measurement: Only when the outcome is OK.
         predicted_peak_bytes: Peak predicted from profiling runs (SCREENED), never shown as measured.
         fidelity: Worst class among its methods and its micro-batching.
-        loss_drift: Largest relative difference of the first losses from plain training, same seed and batches;
-            ``None`` when it was not measured.
-        guard: Comparison of its training with the reference run over some tens of steps; ``None`` when not measured.
+        loss_drift: Largest relative difference of the first losses from plain training, same seed and batches.
+        guard: Comparison of its training with the reference run over some tens of steps.
         not_compared: Why there is no such comparison, when there should be one.
-        notes: Notes of its methods.
         trial_key: Key of the trial behind the measurement.
-        comparison: Its short steps alternating with plain training's; ``None`` where there were none.
+        comparison: Its short steps alternating with plain training's.
         speedup: Speedup over the baseline by timed steps that alternate with the baseline, or with a leader that did.
             Its measurement then states the baseline's throughput times this speedup.
         gain_of_larger: Speedup of the next larger batch of the same methods, alternating with it in one process.
@@ -277,7 +275,6 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Throughput and memory against the size.
 
     Attributes:
-        floor_samples_per_second: The throughput to keep.
         rows: By growing size.
         plain: The largest size that plain training keeps the floor at, if any.
         own_parameter_count: Parameters of the model as it is.
@@ -300,7 +297,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The answer.
 
     Attributes:
-        winner: The candidate to train with.
         baseline: The user's own setting, if it could be measured.
         hand_tuned: The experienced person's setting, if it could be measured.
         ranking: Every measured candidate, best first; the winner is not always the first (ties go to the simpler).
@@ -313,9 +309,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         untried: Number of combinations of the space that were not tried.
         untried_is_bound: Whether ``untried`` is a lower bound, in a space too large to count.
         stopped_because: Why the search ended.
-        confirmation: The fresh run of the wrapper.
-        frontier: ``cheapest``: the frontier that the winner is a point of.
-        growth: ``bigger``: size against throughput and memory.
     """
 
     winner: Candidate

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.choose_cheapest import choose_cheapest
+from advisor.decide.candidate import Candidate, Frontier, Recommendation, Role
 from advisor.decide.eligible import is_measured
 from advisor.decide.floor import floor_rate
+from advisor.decide.frontier import dominated_points, frontier_of, placed
 from advisor.decide.largest import choose_largest
 from advisor.decide.noise import SMALLEST_NOISE
+from advisor.decide.preference import knee_of, pick_of, within_limit
 from advisor.decide.ranking import Ranking, noise_of_lead, ranked, simplicity
-from advisor.decide.score import gain, score
+from advisor.decide.score import gain, score, scores
 from advisor.goal import Goal, GoalKind
 
 __all__ = ["choose"]
@@ -32,12 +33,8 @@ def choose(
     The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance: then the
     simplest of those wins, preferably not at a smaller batch than the user's own. Candidates of the same policy are
     repetitions, represented by the median score, and their spread counts as noise. A measurement that was cut short
-    because it was outpaced cannot win while there is another. For ``cheapest`` the winner is a point of the frontier
-    (:func:`~advisor.decide.choose_cheapest.choose_cheapest`), for ``bigger`` the largest model
-    (:func:`~advisor.decide.largest.choose_largest`).
-
-    Returns:
-        The recommendation; its ``why`` is empty until the report explains it.
+    because it was outpaced cannot win while there is another. For ``cheapest`` the winner is a point of the frontier,
+    for ``bigger`` the largest model (:func:`~advisor.decide.largest.choose_largest`). The report fills in ``why``.
 
     Raises:
         NothingFitsError: No policy fits below the memory limit.
@@ -50,7 +47,7 @@ def choose(
     ):
         chosen = choose_largest(candidates, goal)
     elif goal.kind is GoalKind.CHEAPEST:
-        chosen = choose_cheapest(ranked(candidates, goal), goal)
+        chosen = _choose_cheapest(ranked(candidates, goal), goal)
     else:
         chosen = _choose_fastest(ranked(candidates, goal), goal)
     return msgspec.structs.replace(
@@ -86,3 +83,29 @@ def _choose_fastest(ranking: Ranking, goal: Goal) -> Recommendation:
         ahead = gain(score(against, goal), score(baseline, goal), goal.kind)
         tie = against is not baseline and abs(ahead) <= noise
     return ranking.recommend(winner, tie=tie, noise=noise)
+
+
+def _choose_cheapest(ranking: Ranking, goal: Goal) -> Recommendation:
+    """The point of the frontier that the user prefers.
+
+    It is a tie when it is within the noise of plain training in both cost and latency, or is plain training and stands
+    for what measured better.
+    """
+    points = frontier_of(ranking, goal, within_limit=lambda one: within_limit(one, goal.preference))
+    pick = pick_of(points, goal.preference)
+    winner, baseline = points[pick].candidate, ranking.in_role(Role.BASELINE)
+    noise, tie = max(SMALLEST_NOISE, ranking.repeats), False
+    if baseline is not None:
+        noise = noise_of_lead(winner, baseline, ranking.repeats)
+        if winner is baseline:
+            tie = any(placed(candidate, goal).dominates(points[pick]) for candidate in ranking.finished)
+        else:
+            pairs = zip(scores(winner, goal), scores(baseline, goal), strict=True)
+            tie = all(abs(gain(mine, theirs, goal.kind)) <= noise for mine, theirs in pairs)
+    frontier = Frontier(
+        points=tuple(one.point for one in points),
+        dominated=dominated_points(points, ranking, goal),
+        pick=pick,
+        knee=knee_of(points),
+    )
+    return ranking.recommend(winner, tie=tie, noise=noise, frontier=frontier)

@@ -1,8 +1,7 @@
 """How far a combination's first losses are from plain training's, and how far they may be.
 
-Memory and speed alone would recommend combinations that destroy the training (Rodriguez 2024: automatic mixed
-precision with checkpointing and momentum residuals ends at a loss of 15.2 instead of 4.05). A few steps with the same
-seed and batches do not prove that training converges to the same loss, but they catch what is broken.
+Memory and speed alone would recommend combinations that destroy the training (Rodriguez 2024: one ends at a loss of
+15.2 instead of 4.05). A few steps with the same seed and batches prove no convergence, but they catch what is broken.
 """
 
 from __future__ import annotations
@@ -46,11 +45,7 @@ _SMALL_SHARE = 0.01
 
 
 def loss_drift(trace: Sequence[float], reference: Sequence[float]) -> float | None:
-    """The largest relative difference over the common first steps.
-
-    Args:
-        trace: Losses of a combination's first steps.
-        reference: Losses of plain training's, from the same seed, batches and micro-batch.
+    """The largest relative difference of first losses from plain training's, with the same seed, batches, micro-batch.
 
     Returns:
         A share (0.02 is 2 %); :data:`NOT_FINITE` if a loss of ``trace`` is not finite; ``None`` without a common
@@ -78,12 +73,9 @@ def drift_tolerance(fidelity: Fidelity) -> float:
 
 
 def within_tolerance(drift: float | None, fidelity: Fidelity, chance: float = 0.0) -> bool:
-    """Whether a drift lets a candidate win. An unmeasured one does, and the report says so.
+    """Whether a drift lets a candidate win, given how far two runs of plain training drift apart.
 
-    Args:
-        drift: Drift of the first losses.
-        fidelity: The promised class.
-        chance: How far two runs of plain training drift apart, if known.
+    An unmeasured one does, and the report says so.
     """
     return drift is None or drift <= tolerance_beside_chance(fidelity, chance)
 

@@ -37,11 +37,10 @@ def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) ->
     notes = []
     for method in methods:
         categories = sorted(method.saves, key=lambda category: category.value)
-        if categories and not any(_fell(category, with_methods.memory, without.memory) for category in categories):
-            changes = "; ".join(_bytes_words(category, with_methods.memory, without.memory) for category in categories)
-            notes.append(
-                f"{method.name} changed nothing that it is for at micro-batch {without.micro_batch}: {changes}"
-            )
+        changes = [(_bytes_of(one, without.memory), _bytes_of(one, with_methods.memory), one) for one in categories]
+        if changes and not any(before - after > _SMALLEST_SAVING * max(before, 1) for before, after, _ in changes):
+            words = "; ".join(_words(*change) for change in changes)
+            notes.append(f"{method.name} changed nothing that it is for at micro-batch {without.micro_batch}: {words}")
     return tuple(notes)
 
 
@@ -53,18 +52,12 @@ def _common_point(sizing: Sizing, plain: Sizing) -> tuple[SizePoint, SizePoint] 
     return (with_methods[max(common)], without[max(common)]) if common else None
 
 
-def _fell(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasurement) -> bool:
-    before, after = _bytes_of(category, without), _bytes_of(category, with_method)
-    return before - after > _SMALLEST_SAVING * max(before, 1)
-
-
 def _bytes_of(category: Saves, memory: MemoryMeasurement) -> int:
     if category in _ONLY_WITHIN_A_PHASE:
         return max(memory.forward_peak_bytes, memory.backward_peak_bytes)
     return int(getattr(memory.breakdown, category.name.lower()))
 
 
-def _bytes_words(category: Saves, with_method: MemoryMeasurement, without: MemoryMeasurement) -> str:
+def _words(before: int, after: int, category: Saves) -> str:
     name = "peak of the passes" if category in _ONLY_WITHIN_A_PHASE else category.value
-    after, before = _bytes_of(category, with_method), _bytes_of(category, without)
     return f"{name} {format_bytes(after)} with it, {format_bytes(before)} without"

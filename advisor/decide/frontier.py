@@ -19,6 +19,7 @@ A tie never crosses a limit that the user set: a point within it is displaced on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -38,14 +39,18 @@ class Placed(NamedTuple):
     point: FrontierPoint
 
     @property
+    def costs(self) -> tuple[float, float]:
+        """US dollars and seconds per iteration."""
+        return self.point.cost_usd, self.point.latency_seconds
+
+    @property
     def product(self) -> float:
         """Cost x latency: a percent of one weighs as much as a percent of the other."""
-        return self.point.cost_usd * self.point.latency_seconds
+        return math.prod(self.costs)
 
     def dominates(self, other: Placed) -> bool:
         """Whether it is better in one objective and no worse in the other, ignoring noise."""
-        mine, theirs = self.point, other.point
-        ahead = theirs.cost_usd - mine.cost_usd, theirs.latency_seconds - mine.latency_seconds
+        ahead = [theirs - mine for mine, theirs in zip(self.costs, other.costs, strict=True)]
         return min(ahead) >= 0 and max(ahead) > 0
 
 
@@ -55,13 +60,7 @@ def placed(candidate: Candidate, goal: Goal) -> Placed:
 
 
 def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed], bool]) -> tuple[Placed, ...]:
-    """The points of the frontier, the cheapest first.
-
-    Args:
-        ranking: The measured candidates.
-        goal: The goal, with a price.
-        within_limit: Whether a point is within the user's limit.
-    """
+    """The points of the frontier, the cheapest first, by which of them are within the user's limit."""
     everything = [placed(candidate, goal) for candidate in ranking.finished]
     exact = [one for one in everything if not any(other.dominates(one) for other in everything)]
     own = next((placed(one, goal) for one in ranking.eligible if one.role is Role.BASELINE), None)
@@ -72,8 +71,7 @@ def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed]
     def stands_in(one: Placed, for_point: Placed) -> bool:
         if own is not None and own.dominates(one) and one is not for_point:
             return False  # never recommend a policy that measured worse than the user's own setting in both
-        ties = _ties_in_cost(one, for_point, ranking) and _ties_in_latency(one, for_point, ranking)
-        return may_displace(one, for_point) and ties
+        return may_displace(one, for_point) and all(_ties(one, for_point, ranking))
 
     representatives: dict[str, Placed] = {}
     for point in exact:
@@ -84,7 +82,7 @@ def frontier_of(ranking: Ranking, goal: Goal, *, within_limit: Callable[[Placed]
     for point in sorted(representatives.values(), key=lambda one: (one.product, one.point.cost_usd)):
         if not any(may_displace(one, point) and _no_worse_up_to_noise(one, point, ranking) for one in kept):
             kept.append(point)
-    return tuple(sorted(kept, key=lambda one: (one.point.cost_usd, one.point.latency_seconds)))
+    return tuple(sorted(kept, key=lambda one: one.costs))
 
 
 def dominated_points(frontier: Sequence[Placed], ranking: Ranking, goal: Goal) -> tuple[DominatedPoint, ...]:
@@ -110,29 +108,18 @@ def _dominated(one: Placed, frontier: Sequence[Placed], ranking: Ranking) -> Dom
 
 
 def _weaker_lead(better: Placed, worse: Placed) -> float:
-    cheaper = worse.point.cost_usd / better.point.cost_usd
-    faster = worse.point.latency_seconds / better.point.latency_seconds
-    return min(cheaper, faster)
+    return min(theirs / mine for mine, theirs in zip(better.costs, worse.costs, strict=True))
 
 
 def _no_worse_up_to_noise(one: Placed, other: Placed, ranking: Ranking) -> bool:
-    cost = one.point.cost_usd <= other.point.cost_usd or _ties_in_cost(one, other, ranking)
-    latency = one.point.latency_seconds <= other.point.latency_seconds or _ties_in_latency(one, other, ranking)
-    return cost and latency
+    return all(
+        is_tie or mine <= theirs
+        for is_tie, mine, theirs in zip(_ties(one, other, ranking), one.costs, other.costs, strict=True)
+    )
 
 
-def _ties_in_cost(one: Placed, other: Placed, ranking: Ranking) -> bool:
-    return _apart(one.point.cost_usd, other.point.cost_usd) <= _noise(one, other, ranking)
-
-
-def _ties_in_latency(one: Placed, other: Placed, ranking: Ranking) -> bool:
-    return _apart(one.point.latency_seconds, other.point.latency_seconds) <= _noise(one, other, ranking)
-
-
-def _apart(first: float, second: float) -> float:
-    return max(first, second) / min(first, second) - 1
-
-
-def _noise(one: Placed, other: Placed, ranking: Ranking) -> float:
-    """Relative noise of cost and latency, which are proportional at a fixed price and number of devices."""
-    return noise_of_lead(one.candidate, other.candidate, ranking.repeats)
+def _ties(one: Placed, other: Placed, ranking: Ranking) -> tuple[bool, ...]:
+    """Whether they tie in cost, and in latency: one noise, as both are proportional at a fixed number of devices."""
+    noise = noise_of_lead(one.candidate, other.candidate, ranking.repeats)
+    pairs = zip(one.costs, other.costs, strict=True)
+    return tuple(max(pair) / min(pair) - 1 <= noise for pair in pairs)

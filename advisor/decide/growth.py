@@ -81,12 +81,12 @@ def _memory(
     groups: dict[_Order, list[Candidate]], limit_bytes: int, *, by_parameters: bool
 ) -> tuple[float | None, float | None]:
     """Bytes per unit of size and the most units that fit, from the two largest sizes with profiling runs."""
-    points = {}
-    for (parameters, values), group in groups.items():
-        extent = float(parameters if by_parameters else math.prod(values))
-        needs = [one.one_sample_bytes for one in group if one.one_sample_bytes is not None]
-        if needs:
-            points[extent] = float(needs[-1])
+    points = {
+        float(parameters if by_parameters else math.prod(values)): float(one.one_sample_bytes)
+        for (parameters, values), group in groups.items()
+        for one in group
+        if one.one_sample_bytes is not None
+    }
     if len(points) < 2:
         return None, None
     first, second = sorted(points.items())[-2:]

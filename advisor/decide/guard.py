@@ -5,13 +5,11 @@ next class that admits it; it may still win where the goal allows that class. Bu
 training's own gradient and misses it is defective on this model (random numbers that are not drawn again, state that a
 recomputation changes), and a loss that ends clearly above the reference run's is beyond every class.
 
-What was seen below the tolerances over 30 steps of AdamW and SGD on a small GPT-2 and a convolutional net with
-BatchNorm: checkpointing 0; bfloat16 0.05 % in the loss and 3 % in the gradient; 8-bit Adam 0.04 % in the loss. Of a
-deep U-Net with BatchNorm over eight values the first gradient in bfloat16 is off by 90 %, its loss by 0.6 %. Above
-them: ten times or a tenth of the learning rate, 3 % to 50 % in the loss; a gradient 1.3 times too long, 30 % in the
-gradient although Adam hides it from the loss. Other dropout masks differ by 0.1 % to 3 % in the loss and by 15 % to
-70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and twice that is excused,
-except where bit-equal gradients are promised.
+The tolerances lie between what sound methods showed over 30 steps (checkpointing 0; bfloat16 0.05 % in the loss, 3 % in
+the gradient; 8-bit Adam 0.04 % in the loss) and defects (ten times or a tenth of the learning rate, 3 % to 50 % in the
+loss; a gradient 1.3 times too long, 30 % in the gradient). Other dropout masks alone make 0.1 % to 3 % in the loss and
+15 % to 70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and twice that is
+excused, except where bit-equal gradients are promised.
 
 A method that declares to learn more slowly (LoRA, say, which trains a hundredth of the parameters) is not held to plain
 training's pace: it is broken only if its loss ends above where plain training began.
@@ -20,8 +18,7 @@ training's pace: it is broken only if its loss ends above where plain training b
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import msgspec
+from typing import NamedTuple
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import CHANCES, drift_tolerance
@@ -41,30 +38,15 @@ __all__ = [
 ]
 
 
-class _Tolerance(msgspec.Struct, frozen=True):
-    """Largest deviations of a class; ``None`` for no bound.
-
-    Attributes:
-        drift: Drift of the smoothed loss curve.
-        gradient: Relative error of the first gradient.
-        norm: Relative difference of its length, which does not depend on the random numbers.
-    """
-
-    drift: float | None
-    gradient: float | None
-    norm: float | None
-
-
-_TOLERANCES = {
-    # A GPU's atomic sums may differ between two runs of the same step, and training amplifies that.
-    Fidelity.EXACT: _Tolerance(drift_tolerance(Fidelity.EXACT), 1e-4, 1e-4),
-    Fidelity.ROUNDING: _Tolerance(drift_tolerance(Fidelity.ROUNDING), 2e-3, 2e-3),
+_GRADIENT_TOLERANCES = {
+    # A GPU's atomic sums may differ between two runs of the same step.
+    Fidelity.EXACT: 1e-4,
+    Fidelity.ROUNDING: 2e-3,
     # Eight bits and fewer of mantissa in every matrix product.
-    Fidelity.PRECISION: _Tolerance(drift_tolerance(Fidelity.PRECISION), 0.2, 0.2),
-    # A gradient that is right only on average is far off in one step, so only the loss can tell.
-    Fidelity.LOSSY: _Tolerance(drift_tolerance(Fidelity.LOSSY), None, None),
-    Fidelity.MODEL: _Tolerance(None, None, None),
+    Fidelity.PRECISION: 0.2,
 }
+"""Largest relative error of the first gradient, and difference of its length, which does not depend on the random
+numbers. In the other classes a gradient may be right only on average: only the loss can tell."""
 
 _SHARE_OF_LEARNED = 0.1
 """A loss that ends above the reference run's by more than this share of that run's decrease is clearly worse."""
@@ -80,13 +62,8 @@ _LOWER_PRECISION = 2.0**16
 deep net) may be off by nearly its whole length in bfloat16; one rounding in float32 shows that."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a comparison is beyond a tolerance.
-
-    Attributes:
-        what: The deviation, in words with its value.
-        tolerated: The tolerance, in words.
-    """
+class Finding(NamedTuple):
+    """Where a comparison is beyond a tolerance, and the tolerance, in words with their values."""
 
     what: str
     tolerated: str
@@ -94,7 +71,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def gradient_tolerance(fidelity: Fidelity) -> float | None:
     """The largest relative error of the first gradient that a class allows; ``None`` if it allows any."""
-    return _TOLERANCES[fidelity].gradient
+    return _GRADIENT_TOLERANCES.get(fidelity)
 
 
 def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity.EXACT) -> bool:
@@ -102,13 +79,8 @@ def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity
 
     One-sided: a loss that falls faster may be another training, but not a broken one. Compares the means of the last
     rounds of batches: the difference must exceed a tenth of the reference run's decrease, half a percent of the loss
-    (where little was learned), and twice the effect of chance.
-
-    Args:
-        found: The measured comparison.
-        declared: The promised class. Methods that declare to change what is learned may learn less than the reference
-            run, but must not end above its initial losses. (Small batches under BatchNorm change it as well, but play
-            no part here: both runs have the same.)
+    (where little was learned), and twice the effect of chance. Methods that declare to change what is learned may learn
+    less than the reference run, but must not end above its initial losses.
     """
     if not found.is_finite:
         return True
@@ -124,10 +96,6 @@ def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity |
 
     A method that promises plain training's own gradient (up to the order of sums) but has another one does not drop to
     a lower class: it is broken on this model.
-
-    Args:
-        declared: The class that the methods promise.
-        found: The measured comparison.
     """
     if ends_clearly_worse(found, declared) or _state_error(declared, found) is not None:
         return None
@@ -139,23 +107,19 @@ def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity |
 def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
     """The deviation beyond the tolerances of the declared class; ``None`` if there is none."""
     if not found.is_finite:
-        return Finding(what=f"its loss became infinite or NaN within {found.steps} steps", tolerated="")
+        return Finding(f"its loss became infinite or NaN within {found.steps} steps", "")
     if ends_clearly_worse(found, declared):
         if declared is Fidelity.MODEL and found.began is not None:
-            return Finding(
-                what=f"its loss is {found.final_loss:.3g} after {found.steps} steps, above where plain training began",
-                tolerated=f"{found.began:.3g}",
-            )
+            what = f"its loss is {found.final_loss:.3g} after {found.steps} steps, above where plain training began"
+            return Finding(what, f"{found.began:.3g}")
         ratio = found.excess / abs(found.exact_final_loss) if found.exact_final_loss else found.excess
-        return Finding(
-            what=f"its loss ends {format_percent(ratio)} above the reference run's after {found.steps} steps",
-            tolerated=f"a tenth of what that one learned ({found.learned:.3g})",
-        )
+        what = f"its loss ends {format_percent(ratio)} above the reference run's after {found.steps} steps"
+        return Finding(what, f"a tenth of what that one learned ({found.learned:.3g})")
     error = _state_error(declared, found)
     if error is None:
         return _beyond(declared, found)
     step = f"a step changes {error.name} by {error.change:.4g}"
-    return Finding(what=f"{step}, that of plain training by {error.exact:.4g}", tolerated="the same")
+    return Finding(f"{step}, that of plain training by {error.exact:.4g}", "the same")
 
 
 def drift_by_chance(candidates: Iterable[Candidate]) -> float:
@@ -204,35 +168,27 @@ def _excused(error: StateError, chance: StateError | None) -> bool:
 
 
 def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
-    tolerance = _TOLERANCES[fidelity]
+    gradient, allowed = found.gradient, gradient_tolerance(fidelity)
     # Bit-equal gradients imply the same random numbers: chance excuses only drift from a GPU's unordered sums, if the
     # first gradient is correct.
-    noise = None if fidelity is Fidelity.EXACT else found.noise
-    drifts = noise
-    if fidelity is Fidelity.EXACT and found.gradient is not None and tolerance.gradient is not None:
-        drifts = found.noise if found.gradient.error <= tolerance.gradient else None
-    if tolerance.drift is not None:
-        drift = max(tolerance.drift, 0.0 if drifts is None else CHANCES * drifts.loss_drift)
-        if found.loss_drift > drift:
-            off = format_percent(found.loss_drift)
-            return Finding(
-                what=f"over {found.steps} steps its loss is up to {off} off the reference run's",
-                tolerated=format_percent(drift),
-            )
-    gradient, by_chance = found.gradient, None if noise is None else noise.gradient
-    if gradient is None or tolerance.gradient is None or tolerance.norm is None:
+    exact = fidelity is Fidelity.EXACT
+    is_correct = gradient is not None and allowed is not None and gradient.error <= allowed
+    noise = None if exact else found.noise
+    drifts = found.noise if exact and is_correct else noise
+    drift = max(drift_tolerance(fidelity), 0.0 if drifts is None else CHANCES * drifts.loss_drift)
+    if fidelity is not Fidelity.MODEL and found.loss_drift > drift:
+        what = f"over {found.steps} steps its loss is up to {format_percent(found.loss_drift)} off the reference run's"
+        return Finding(what, format_percent(drift))
+    if gradient is None or allowed is None:
         return None
+    by_chance = None if noise is None else noise.gradient
     times = CHANCES * (_LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0)
-    error = max(tolerance.gradient, 0.0 if by_chance is None else times * by_chance.error)
+    error = max(allowed, 0.0 if by_chance is None else times * by_chance.error)
     if gradient.error > error:
-        return Finding(
-            what=f"its first gradient is {format_percent(gradient.error)} off the reference run's",
-            tolerated=format_percent(error),
-        )
-    norm = max(tolerance.norm, 0.0 if by_chance is None else CHANCES * abs(by_chance.norm_ratio - 1))
+        what = f"its first gradient is {format_percent(gradient.error)} off the reference run's"
+        return Finding(what, format_percent(error))
+    norm = max(allowed, 0.0 if by_chance is None else CHANCES * abs(by_chance.norm_ratio - 1))
     if abs(gradient.norm_ratio - 1) > norm:
-        return Finding(
-            what=f"its first gradient is {gradient.norm_ratio:.3g} times as long as the reference run's",
-            tolerated=format_percent(norm),
-        )
+        what = f"its first gradient is {gradient.norm_ratio:.3g} times as long as the reference run's"
+        return Finding(what, format_percent(norm))
     return None

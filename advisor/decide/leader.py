@@ -30,9 +30,6 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
         candidates: Everything that was tried.
         goal: The goal.
         surely: Whether to return only a candidate that is certain to lead.
-
-    Returns:
-        ``None`` if no untimed candidate is likely to be faster than the best timed one.
     """
     # Plain training was timed at the user's batch and that of comparisons; its best batch is not known yet.
     was_timed = [one for one in candidates if one.outcome is not Outcome.COMPARED]
@@ -71,11 +68,7 @@ def hoped(expected: float, error: float, off: float, hope: float = _HOPE) -> flo
 
 
 def usually_off(reached: Iterable[tuple[float, float]]) -> float:
-    """Median log of measured over predicted throughput; 0 without any.
-
-    Args:
-        reached: Measured and predicted samples per second of each.
-    """
+    """Median log of measured over predicted samples per second; 0 without any."""
     logs = [math.log(rate / expected) for rate, expected in reached]
     return statistics.median(logs) if logs else 0.0
 

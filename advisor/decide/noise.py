@@ -15,11 +15,7 @@ SMALLEST_NOISE = 0.01
 
 
 def repeat_noise(groups: Iterable[Sequence[Measurement]]) -> float:
-    """Relative spread of repeated measurements of the same policy: the widest half-range of any group.
-
-    Args:
-        groups: Measurements, grouped by policy; groups of one say nothing.
-    """
+    """Relative spread of repeated measurements of the same policy: the widest half-range of any group."""
     widest = 0.0
     for group in groups:
         rates = [measurement.samples_per_second for measurement in group]
@@ -33,10 +29,6 @@ def noise_of(measurement: Measurement, speedup: Speedup | None) -> float:
 
     Half the width of a 95 % interval is two of them. A single step has no interval: half of it may be chance. For a
     candidate that alternated with a leader only the ratio to it counts, since others share the leader's own error.
-
-    Args:
-        measurement: The measurement.
-        speedup: Speedup over the baseline, if it follows from alternating steps.
     """
     spread = measurement.relative_spread if speedup is None else speedup.own_spread
     return min(0.5, max(SMALLEST_NOISE, spread / 2))
@@ -45,13 +37,7 @@ def noise_of(measurement: Measurement, speedup: Speedup | None) -> float:
 def noise_between(first: Measurement, second: Measurement, repeats: float = 0.0) -> float:
     """Relative difference of two measurements that may be chance.
 
-    The half-widths of two independent 95 % intervals add in squares; the difference between repetitions of the same
-    policy is a lower bound.
-
-    Args:
-        first: One measurement.
-        second: The other.
-        repeats: Result of :func:`repeat_noise`.
+    The half-widths of two independent 95 % intervals add in squares; :func:`repeat_noise` is a lower bound.
     """
     within = math.hypot(first.relative_spread, second.relative_spread)
     return max(SMALLEST_NOISE, within, repeats)

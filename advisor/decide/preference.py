@@ -3,10 +3,8 @@
 Without a limit it is the knee, the least cost x latency: a step along the frontier is worth it while it saves a larger
 share of one than it adds of the other; doubling the devices is worth it from 1.41 times the speed on.
 The same figure of merit, energy x delay, weighs the two for processors (Gonzalez and Horowitz, "Energy dissipation in
-general purpose microprocessors", 1996). It depends on no unit, has an answer for one point and for two, and does not
-move when a far-away point is added. The usual knee of a curve, the point farthest below the chord between its ends
-(Satopaa et al., "Finding a 'kneedle' in a haystack", 2011), has neither property: of two points it has none, and
-its ends set its scale.
+general purpose microprocessors", 1996). Unlike the point farthest below the chord between the ends (Satopaa et al.,
+"Finding a 'kneedle' in a haystack", 2011), it exists for two points, and does not move when a far-away one is added.
 """
 
 from __future__ import annotations
@@ -86,11 +84,7 @@ def knee_of(frontier: Sequence[Placed]) -> int:
 
 
 def pick_of(frontier: Sequence[Placed], preference: Preference) -> int:
-    """Position of the point that the user prefers.
-
-    Args:
-        frontier: The points, the cheapest first.
-        preference: At most one limit; without one the knee is picked.
+    """Position of the point that the user prefers: the knee without a limit.
 
     Raises:
         PreferenceNotMetError: No point is within the limit.

@@ -44,7 +44,7 @@ def worth_repeating(standings: Mapping[str, Standing], measurements: Mapping[str
 
     Args:
         standings: The model's estimate of everything that may win, including the repetitions so far.
-        measurements: The measurements of each, larger being better.
+        measurements: Of each, larger being better.
     """
     open_ones = {one: standing for one, standing in standings.items() if len(measurements[one]) < _OFTEN}
     leader = min(standings, key=lambda one: standings[one].mean, default=None)
@@ -66,9 +66,6 @@ def contested(measurements: Mapping[_Key, Sequence[float]]) -> list[_Key]:
 
     The worse of two measurements counts, since leaders tend to be lucky. That punishes the best if it was unlucky: once
     those near the lead have two measurements each, their means show better which may be the best.
-
-    Args:
-        measurements: The positive measurements of each, larger being better.
 
     Returns:
         Of the two best by the mean of two or more measurements, if they are close, those that have two; the best first.

@@ -37,14 +37,11 @@ class Kept(enum.Enum):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One check of a verification.
+    """One check of a verification: what the policy promises and what was found, in words.
 
     Attributes:
         name: ``"losses"``, ``"first gradient"``, ``"updates"``, ``"buffers"``, ``"peak memory"``, ``"speed"``, or
             ``"run"`` if the wrapper's steps did not finish.
-        promised: What the policy promises, in words.
-        found: What was measured, in words.
-        kept: Whether that is within the promise.
     """
 
     name: str
@@ -93,14 +90,8 @@ def step_checks(
     """Compare the steps of the wrapper with those of the plain loop.
 
     A policy that promises the same bits must have them. Other classes have the search's tolerances; updates of methods
-    that lose information or change the model are shown but not judged.
-
-    Args:
-        policy: The policy.
-        fidelity: The class that its methods promise together.
-        plain: The plain loop's steps.
-        own: The wrapper's steps.
-        chance: A second run of the plain loop; twice its distance from the first is excused.
+    that lose information or change the model are shown but not judged. ``chance`` is a second run of the plain loop:
+    twice its distance from the first is excused.
     """
     exact = fidelity is Fidelity.EXACT
     drift = loss_drift(own.losses, plain.losses) or 0.0
@@ -129,13 +120,9 @@ def step_checks(
 
 
 def memory_check(evidence: Evidence | None, peak_bytes: int, plain: str, *, same_device: bool) -> Check:
-    """Compare the wrapper's peak with the promised one and the plain loop's.
+    """Compare the wrapper's peak with the promised one, which may be for another device.
 
-    Args:
-        evidence: The policy file's evidence.
-        peak_bytes: The measured peak.
-        plain: Plain training's peak, in words; may be empty.
-        same_device: Whether the promise was made for this device.
+    ``plain`` is plain training's peak, in words; it may be empty.
     """
     found = format_bytes(peak_bytes) + (f" ({plain})" if plain else "")
     promised = None if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
@@ -151,13 +138,8 @@ def speed_check(
 ) -> Check:
     """Compare the wrapper's speed with the promised one, as a speedup over alternating steps of plain training.
 
-    A promise is broken only if even the upper end of the measured interval is below its lower end.
-
-    Args:
-        evidence: The policy file's evidence.
-        samples_per_second: The wrapper's throughput.
-        speedup: Speedup over plain training at the baseline's batch; ``None`` if their steps did not alternate.
-        same_device: Whether the promise was made for this device.
+    A promise is broken only if even the upper end of the measured interval is below its lower end. There is no speedup
+    if the steps did not alternate.
     """
     found = f"{format_rate(samples_per_second)} samples/s"
     if speedup is not None:

@@ -27,13 +27,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         index: CUDA's number for it.
-        uuid: Its unique name.
         name: Marketing name; a MIG instance has its slice in it.
         memory_bytes: Total memory.
         free_bytes: Memory that no process holds.
         held_bytes: Memory that this process holds.
         compute_capability: ``(major, minor)``.
-        driver_version: Version of the driver.
     """
 
     index: int

@@ -13,7 +13,7 @@ from advisor.errors import HardwareError
 from advisor.hardware.cuda_driver import Gpu, GpuList
 from advisor.hardware.gpus import list_gpus
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.hardware.host import cpu_name, host_cores, host_memory
+from advisor.hardware.host import cpu_name, host_fields
 from advisor.hardware.profiles import match_profile
 from advisor.hardware.torch_build import architectures_of_torch, cuda_version_of_torch
 from advisor.text.printable import quoted
@@ -134,7 +134,6 @@ def _runs(compiled: str, capability: tuple[int, int]) -> bool:
 
 
 def _cuda(gpu: Gpu, found: GpuList) -> Hardware:
-    memory = host_memory()
     return Hardware(
         kind=DeviceKind.CUDA,
         device=f"cuda:{gpu.index}",
@@ -143,29 +142,24 @@ def _cuda(gpu: Gpu, found: GpuList) -> Hardware:
         free_bytes=gpu.free_bytes,
         held_bytes=gpu.held_bytes,
         device_count=len(found.gpus),
-        host_memory_bytes=memory.total_bytes,
-        host_free_bytes=memory.free_bytes,
-        host_cores=host_cores(),
         compute_capability=gpu.compute_capability,
         driver_version=gpu.driver_version,
         profile=match_profile(DeviceKind.CUDA, gpu.name),
+        **host_fields(),
     )
 
 
 def _cpu() -> Hardware:
-    memory = host_memory()
-    name = cpu_name()
+    host, name = host_fields(), cpu_name()
     return Hardware(
         kind=DeviceKind.CPU,
         device="cpu",
         name=name,
-        memory_bytes=memory.total_bytes,
-        free_bytes=memory.free_bytes,
+        memory_bytes=host["host_memory_bytes"],
+        free_bytes=host["host_free_bytes"],
         held_bytes=_held_here(),
-        host_memory_bytes=memory.total_bytes,
-        host_free_bytes=memory.free_bytes,
-        host_cores=host_cores(),
         profile=match_profile(DeviceKind.CPU, name),
+        **host,
     )
 
 

@@ -36,7 +36,7 @@ def list_gpus(
 
     Args:
         nvml: The ``pynvml`` module, or something that behaves like it.
-        environment: The environment to read ``CUDA_VISIBLE_DEVICES`` from.
+        environment: Where ``CUDA_VISIBLE_DEVICES`` is read.
         driver: Asks CUDA's driver.
     """
     if nvml is None:
@@ -89,9 +89,12 @@ def _list(nvml: Any, environment: Mapping[str, str], driver: Driver) -> GpuList:
 
 def _in_order(nvml: Any, whole: list[Any], uuids: Sequence[str]) -> list[Any]:
     """The devices with these UUIDs; CUDA does not distinguish GPUs from instances."""
-    every = [*whole, *(instance for handle in whole for instance in _instances(nvml, handle))]
-    by_uuid = {_text(nvml.nvmlDeviceGetUUID(handle)).partition("-")[2]: handle for handle in every}
+    by_uuid = {_text(nvml.nvmlDeviceGetUUID(one)).partition("-")[2]: one for one in _with_instances(nvml, whole)}
     return [by_uuid[uuid] for full in uuids if (uuid := full.partition("-")[2]) in by_uuid]
+
+
+def _with_instances(nvml: Any, whole: list[Any]) -> list[Any]:
+    return [*whole, *(instance for handle in whole for instance in _instances(nvml, handle))]
 
 
 def _visible(nvml: Any, whole: list[Any], entries: str) -> list[Any]:
@@ -113,16 +116,11 @@ def _named(nvml: Any, whole: list[Any], entry: str) -> Any | None:
     if matched := re.match(r"\+?([0-9]+)", entry):  # whatever follows: CUDA reads it as C does
         number = digits(matched[1])
         return whole[number] if number is not None and number < len(whole) else None
-    if entry.startswith("MIG-"):
-        instances = [instance for handle in whole for instance in _instances(nvml, handle)]
-        return _by_uuid(nvml, instances, entry)
-    return _by_uuid(nvml, whole, entry) if entry.startswith("GPU-") else None
-
-
-def _by_uuid(nvml: Any, handles: list[Any], prefix: str) -> Any | None:
-    """The one device whose UUID starts so; CUDA accepts an abbreviation when it is unique."""
-    found = [handle for handle in handles if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(prefix)]
-    return found[0] if len(found) == 1 else None
+    if not entry.startswith(("GPU-", "MIG-")):
+        return None
+    every = _with_instances(nvml, whole)
+    found = [one for one in every if _text(nvml.nvmlDeviceGetUUID(one)).startswith(entry)]
+    return found[0] if len(found) == 1 else None  # CUDA accepts an abbreviation when it is unique
 
 
 def _mig_mode(nvml: Any, handle: Any) -> bool:

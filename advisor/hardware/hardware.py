@@ -1,7 +1,4 @@
-"""The machine: its name, and its total and free memory.
-
-Detected without torch: NVML for GPUs (it opens no CUDA context), the operating system for the host.
-"""
+"""The machine: its name, and its total and free memory."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One device and its host, as found before any trial.
 
     Attributes:
-        kind: CPU or CUDA.
         device: torch's name of the device, e.g. ``"cuda:0"`` or ``"cpu"``.
         name: Marketing name, e.g. ``"NVIDIA H100 80GB HBM3"`` or the CPU's model name.
         memory_bytes: Total device memory. For CPU: host memory (or the container's limit if lower).
@@ -35,7 +31,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         host_cores: Cores this process may use.
         compute_capability: ``(major, minor)`` of a CUDA device, else ``None``.
         multiprocessors: Of an absent CUDA device, from its profile; a present one is queried in a trial.
-        driver_version: CUDA driver version, else ``None``.
+        driver_version: Of a CUDA device, else ``None``.
         profile: Name of the matching file in ``profiles/``, if any.
     """
 

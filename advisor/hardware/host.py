@@ -5,35 +5,25 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
-__all__ = ["HostMemory", "cpu_name", "host_cores", "host_memory"]
+__all__ = ["HostMemory", "cpu_name", "host_cores", "host_fields", "host_memory"]
 
 _UNLIMITED = 1 << 60
 """cgroup v1 reports a huge number if no limit is set."""
 
 
 class HostMemory(NamedTuple):
-    """Host memory that this process may use.
-
-    Attributes:
-        total_bytes: The machine's, or the container's limit where that is lower.
-        free_bytes: Memory available now without swapping.
-    """
+    """Host memory: the machine's, or the container's limit if lower, and what is available now without swapping."""
 
     total_bytes: int
     free_bytes: int
 
 
 def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> HostMemory:
-    """Read host memory, under the limits of the control groups (v2 and v1) that this process is in.
-
-    Args:
-        cgroups: Where the control groups are mounted.
-        process: The file that names this process's groups.
-    """
+    """Read host memory, under the limits of the control groups (v2 and v1) that this process is in."""
     memory = psutil.virtual_memory()
     total, free = int(memory.total), int(memory.available)
     second = [(folder, "max", "current") for folder in _groups(cgroups, process, "")]
@@ -63,6 +53,12 @@ def host_cores(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/pr
     return max(1, cores)
 
 
+def host_fields() -> dict[str, Any]:
+    """What :class:`~advisor.hardware.hardware.Hardware` says of the host."""
+    memory = host_memory()
+    return {"host_memory_bytes": memory.total_bytes, "host_free_bytes": memory.free_bytes, "host_cores": host_cores()}
+
+
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The CPU's model name, or its architecture if unknown."""
     for line in _text(cpuinfo).splitlines():
@@ -75,10 +71,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def _groups(cgroups: Path, process: Path, controller: str) -> list[Path]:
     """The folder of this process's group and of every group above it: the tightest limit holds.
 
-    Args:
-        cgroups: The mount point.
-        process: The file that names the groups, one ``id:controllers:path`` a line.
-        controller: ``""`` for version 2, else the name of a version 1 hierarchy.
+    The file ``process`` has a line ``id:controllers:path`` for each; ``controller`` is empty for version 2.
     """
     mount = cgroups / controller if controller else cgroups
     group = None

@@ -6,7 +6,7 @@ import difflib
 
 from advisor.errors import OptionError
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.hardware.host import host_cores, host_memory
+from advisor.hardware.host import host_fields
 from advisor.hardware.profiles import Profile, load_profiles
 from advisor.text.printable import quoted
 
@@ -46,17 +46,14 @@ def hardware_of(profile: Profile) -> Hardware:
     assert profile.compute_capability is not None, f"{profile.name} is no GPU"
     assert profile.multiprocessors is not None, f"{profile.name} is no GPU"
     assert memory is not None, f"the profile of {profile.name} must state its memory"
-    host = host_memory()
     return Hardware(
         kind=DeviceKind.CUDA,
         device="cuda:0",
         name=profile.title,
         memory_bytes=int(memory),
         free_bytes=int(memory),
-        host_memory_bytes=host.total_bytes,
-        host_free_bytes=host.free_bytes,
-        host_cores=host_cores(),
         compute_capability=profile.compute_capability.value,
         multiprocessors=profile.multiprocessors.value,
         profile=profile.name,
+        **host_fields(),
     )

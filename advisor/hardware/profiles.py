@@ -12,10 +12,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from advisor.errors import OptionError
+from advisor.goal import Price
 from advisor.hardware.hardware import DeviceKind
 from advisor.package_data import data_folder
 
-__all__ = ["Fact", "Figure", "Profile", "load_profile", "load_profiles", "match_profile"]
+__all__ = ["Fact", "Figure", "Profile", "load_profile", "load_profiles", "match_profile", "resolve_price"]
 
 _T = TypeVar("_T")
 
@@ -34,7 +36,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         value: The number, or ``None`` if no source gives it (``note`` says why) or the device lacks the feature.
-        unit: Its unit, one of GB, GiB, GB/s, TB/s, TFLOPS, USD/hour.
+        unit: One of GB, GiB, GB/s, TB/s, TFLOPS, USD/hour.
         source: Name and address of the document.
         date: Date of the document, or of its retrieval, as stated.
         note: How the value was derived, or which variant it is for.
@@ -76,7 +78,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         schema: Version of this format.
         name: The file's name.
         title: The device for people.
-        kind: CPU or CUDA.
         matches: Regular expressions that must match the whole of NVML's (or the CPU's) name.
         compute_capability: ``(major, minor)`` of a CUDA device, else ``None``.
         multiprocessors: Of a CUDA device, else ``None``.
@@ -142,3 +143,23 @@ def match_profile(kind: DeviceKind, device_name: str) -> str | None:
     profiles = (profile for profile in load_profiles().values() if profile.kind is kind)
     found = (one.name for one in profiles if any(re.fullmatch(pattern, device_name) for pattern in one.matches))
     return next(found, None)
+
+
+def resolve_price(given: Price | None, profile: Profile | None, *, device_name: str) -> Price:
+    """The price that was given, or that of the device's profile, whose source begins with the profile's file.
+
+    Raises:
+        OptionError: There is no price; the message says why the profile has none.
+    """
+    if given is not None:
+        return given
+    why = "there is no profile of this device"
+    if profile is not None:
+        figure, file = profile.price, f"profiles/{profile.name}.yaml"
+        if figure.value is not None:
+            return Price(usd_per_hour=figure.value, source=f"{file}: {figure.source}", date=figure.date)
+        why = f"{file} has none: {figure.note}"
+    raise OptionError(
+        f"--goal cheapest needs the price of an hour of one device, but {why} (device: {device_name}). "
+        "Say it with --price USD, e.g. --price 2.49."
+    )

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from advisor.hardware.profiles import Figure, Profile
+from advisor.hardware.profiles import Profile
 
 __all__ = ["Bandwidth", "DeviceRates"]
 
@@ -16,7 +16,7 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         sizes: Bytes touched, growing.
-        bytes_per_second: The rate at each of them.
+        bytes_per_second: At each of them.
     """
 
     sizes: tuple[float, ...]
@@ -82,23 +82,11 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def of_profile(cls, profile: Profile) -> DeviceRates | None:
-        """The published rates of an absent device.
-
-        Args:
-            profile: Its published values.
-
-        Returns:
-            The rates; ``None`` if no document gives the bandwidth or the float32 rate.
-        """
+        """The published rates of an absent device; ``None`` if no document gives the bandwidth or the float32 rate."""
         bandwidth = profile.memory_bandwidth.base_value
-        formats: dict[str, Figure] = {
-            "float32": profile.fp32_rate,
-            "tf32": profile.tf32_rate,
-            "bfloat16": profile.bf16_rate,
-            "float16": profile.fp16_rate,
-            "float8": profile.fp8_rate,
-        }
-        known = {name: rate for name, figure in formats.items() if (rate := figure.base_value) is not None}
+        short = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16", "float8": "fp8"}
+        figures = {name: getattr(profile, f"{one}_rate").base_value for name, one in short.items()}
+        known = {name: rate for name, rate in figures.items() if rate is not None}
         if bandwidth is None or "float32" not in known:
             return None
         link = profile.host_link_bandwidth.base_value

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.text import Text
@@ -22,7 +21,7 @@ from advisor.report.growth import growth_table
 from advisor.report.plot import CostPlot
 from advisor.report.sentences import measured_too_little
 from advisor.report.table import RankingTable, not_measured_table, refused_settings_table
-from advisor.report.wording import batch_words, device_words, policy_words
+from advisor.report.wording import batch_words, policy_words
 from advisor.text.units import (
     format_bytes,
     format_count,
@@ -48,10 +47,8 @@ class AnswerView:
 
     Attributes:
         recommendation: The answer, explained.
-        goal: The requested goal.
         files: Description -> path of each written file.
         apply_lines: Lines of Python that apply the policy.
-        notes: Notes for the user.
     """
 
     recommendation: Recommendation
@@ -84,12 +81,19 @@ class AnswerView:
             title=Text(_title(answer)),
             title_align="left",
             border_style="green",
-            box=box.ROUNDED,
             width=min(options.max_width, _TEXT_WIDTH + 4),
         )
         for note in (*self.notes, *answer.winner.notes):
             yield Text.assemble(("note: ", "yellow"), note)
-        yield from self._closing()
+        if self.files:
+            yield Text("\nWritten", style="bold")
+            width = max(map(len, self.files))
+            for what, path in self.files.items():
+                yield _uncut((f"    {what:<{width}}  ", "bold cyan"), str(path))
+        if self.apply_lines:
+            yield Text("\nApply it", style="bold")
+            for line in self.apply_lines:
+                yield _uncut(f"    {line}")
 
     def _panel_text(self) -> Text:
         answer = self.recommendation
@@ -110,21 +114,10 @@ class AnswerView:
         again = msgspec.structs.replace(self.recommendation.winner, measurement=confirmation.measurement)
         return beyond_limit(placed(again, self.goal), self.goal.preference)
 
-    def _closing(self) -> RenderResult:
-        if self.files:
-            yield Text("\nWritten", style="bold")
-            width = max(map(len, self.files))
-            for what, path in self.files.items():
-                yield _uncut((f"    {what:<{width}}  ", "bold cyan"), str(path))
-        if self.apply_lines:
-            yield Text("\nApply it", style="bold")
-            for line in self.apply_lines:
-                yield _uncut(f"    {line}")
-
 
 def _title(answer: Recommendation) -> str:
     winner, policy = answer.winner, answer.winner.policy
-    devices = f" on each of {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
+    devices = f" on each of {policy.gpu_count:,} devices" if policy.gpu_count > 1 else ""
     training = f"train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"
     if winner.model_size:
         return f"Build {size_words(winner.model_size)} and {training}"
@@ -156,7 +149,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
 
     Args:
         confirmation: The fresh run.
-        floor: Samples per second to keep, if there is such a floor: the goal is a larger model.
+        floor: Samples per second to keep, if the goal is a larger model.
         beyond: How far the run is beyond the user's limit, if it is.
     """
     promised = format_rate(confirmation.promised_samples_per_second)

@@ -103,7 +103,7 @@ def two_lines(
         words: The methods.
         values: The other cells, indented as wide as the number.
         role: Ends the second line if short enough, else gets its own line.
-        style: Style of everything; without one the methods are bold.
+        style: Of everything; without one the methods are bold.
         gap: Blanks before the role.
         width: Of the console.
     """

@@ -37,12 +37,7 @@ _COLUMNS = {
 
 
 class FrontierTable:
-    """Every point of the frontier, the number of the pick in brackets, then the dominated points and what may not win.
-
-    Args:
-        recommendation: The answer, with a frontier.
-        goal: The goal, with a price.
-    """
+    """The points of the frontier, the pick in brackets, then the dominated points and what may not win."""
 
     def __init__(self, recommendation: Recommendation, goal: Goal) -> None:
         assert recommendation.frontier is not None, "only the goal 'cheapest' has a frontier"

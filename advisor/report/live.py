@@ -40,18 +40,11 @@ _RECENT = 5
 
 def open_progress(console: Console) -> Progress:
     """The display that suits a console: live in a terminal, lines elsewhere."""
-    if console.is_terminal and not console.is_dumb_terminal:
-        return LiveProgress(console)
-    return PlainProgress(console)
+    return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
 
 
 class PlainProgress(Progress):
-    """One line per event, for pipes and log files.
-
-    Args:
-        console: Where to write; standard error in the command, so that standard output stays clean.
-        clock: Seconds that only grow.
-    """
+    """One line per event, for pipes and log files; ``clock`` counts seconds."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -103,12 +96,7 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class LiveProgress(Progress):
-    """A few lines that are redrawn: the current trial, the best so far, the time left, recent outcomes.
-
-    Args:
-        console: A terminal.
-        clock: Seconds that only grow.
-    """
+    """A few lines that are redrawn: the current trial, the best so far, the time left, recent outcomes."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console

@@ -25,12 +25,7 @@ _NEARBY = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
 
 
 class _Axis:
-    """Positions on a line of cells.
-
-    Args:
-        values: What must be on it.
-        cells: Its length.
-    """
+    """Positions of values on a line of cells."""
 
     def __init__(self, values: Sequence[float], cells: int) -> None:
         self.low, self.high = min(values), max(values)
@@ -51,11 +46,7 @@ class _Axis:
 
 
 class CostPlot:
-    """The points of the plane; low and left is better, and the pick stands in brackets.
-
-    Args:
-        recommendation: The answer, with a frontier.
-    """
+    """The points of the plane; low and left is better, and the pick stands in brackets."""
 
     def __init__(self, recommendation: Recommendation) -> None:
         assert recommendation.frontier is not None, "only the goal 'cheapest' has a frontier"

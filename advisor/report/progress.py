@@ -26,49 +26,25 @@ class Progress:
         """Stop showing, whatever happened."""
 
     def begin(self, *, workload: str, device: str, goal: str, time_limit_seconds: float, trials: int) -> None:
-        """The study is open; trials will follow.
-
-        Args:
-            workload: Name of the workload.
-            device: Name of the device.
-            goal: What is optimized.
-            time_limit_seconds: Most seconds that it may take.
-            trials: Most policies that it may measure.
-        """
+        """The study is open; at most so many trials will follow, within so many seconds."""
 
     def stage(self, text: str) -> None:
         """What is under way besides the search's own trials, in a few words."""
 
     def trial_started(self, number: int, policy: Policy, doing: str) -> None:
-        """A trial began.
-
-        Args:
-            number: Counts policies from 1.
-            policy: What it runs.
-            doing: What is being done with it, in a few words.
-        """
+        """A trial began; policies are numbered from 1, and what is done with this one is said in a few words."""
 
     def trial_ended(
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
     ) -> None:
-        """A policy reached its end: measured, screened, refused or failed.
-
-        Args:
-            number: The same number as at its start.
-            candidate: The policy and what became of it.
-            best: The best candidate so far.
-            baseline: The baseline, once it was measured.
-        """
+        """A policy was measured, screened or refused, or failed; with the best so far, and the measured baseline."""
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
 
 
 class LoggingProgress(Progress):
-    """For library calls: what the user should know is a warning, all the rest is information for who asks for it.
-
-    Uses the logger ``advisor``, which a training script can silence or redirect like any other.
-    """
+    """For library calls: notes are warnings of the logger ``advisor``, all the rest is information."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger("advisor")

@@ -38,8 +38,6 @@ class RankingTable:
     """The best measured candidates, always including the winner, the baseline and the hand-tuned setting.
 
     Attributes:
-        recommendation: The answer.
-        goal: The goal.
         rows: How many of the best to show; others only if they are one of those three.
     """
 

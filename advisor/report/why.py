@@ -121,8 +121,8 @@ def _whole_rate(measured: Measurement) -> float:
 
 def _larger_batch(answer: Recommendation) -> str:
     """What a batch above the user's own changes: no measurement here shows how well it learns."""
-    samples, own = answer.winner.policy.global_batch, answer.baseline and answer.baseline.policy.global_batch
-    if own is None or samples <= own:
+    samples = answer.winner.policy.global_batch
+    if answer.baseline is None or samples <= (own := answer.baseline.policy.global_batch):
         return ""
     return (
         f"A step has {samples} samples instead of {own}: choose a new learning rate (a summed loss grows with the "

@@ -60,12 +60,7 @@ def explain_time(plain: PredictedStep, winner: PredictedStep, uses: Iterable[Met
 
 
 def time_sentence(step: PredictedStep, name: str) -> str:
-    """What each phase of a step is bound by, and the step's arithmetic intensity.
-
-    Args:
-        step: The predicted step.
-        name: The training's name in the sentence.
-    """
+    """What each phase of a step of that name is bound by, and the step's arithmetic intensity."""
     parts = [
         f"{format_percent(step.share(one.phase))} in the {_PHASES[one.phase]}, bound by {one.bound.value}"
         for one in sorted(step.phases, key=lambda one: -one.predicted_seconds)

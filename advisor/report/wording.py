@@ -8,7 +8,7 @@ from advisor.goal import Goal, Price
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
-from advisor.text.units import format_bytes, format_count, format_percent, format_rate, format_spread, format_usd
+from advisor.text.units import format_bytes, format_percent, format_rate, format_spread, format_usd
 from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import size_words
 
@@ -17,7 +17,6 @@ __all__ = [
     "candidate_words",
     "combination_words",
     "comparison_words",
-    "device_words",
     "early_words",
     "gain_words",
     "method_words",
@@ -115,14 +114,9 @@ def training_words(candidate: Candidate) -> str:
     return f"{methods} at batch {batch_words(policy)}{on_devices(policy.gpu_count)}"
 
 
-def device_words(count: int) -> str:
-    """``"1 device"``, ``"4 devices"``."""
-    return format_count(count, "device")
-
-
 def on_devices(count: int) -> str:
     """``" on 4 devices"``; nothing for one."""
-    return f" on {device_words(count)}" if count > 1 else ""
+    return f" on {count:,} devices" if count > 1 else ""
 
 
 def price_words(price: Price) -> str:

@@ -7,8 +7,7 @@ import msgspec
 from advisor.goal import Goal, GoalKind, Price
 from advisor.hardware.detect import detect_hardware, list_devices
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.hardware.price import resolve_price
-from advisor.hardware.profiles import load_profiles
+from advisor.hardware.profiles import load_profiles, resolve_price
 from advisor.search.space.requested_methods import check_requested_on, only_methods
 from advisor.search.space.space_file import SearchSpace, load_space
 from advisor.search.study.storage import check_opens, check_storage

@@ -14,12 +14,7 @@ __all__ = ["path_of"]
 
 
 def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> Path:
-    """The path that the user means; it need not exist.
-
-    Args:
-        text: The user's text; ``~`` and ``~user`` are home folders.
-        what: Name of the option, for the message.
-        error: Type of the error to raise.
+    """The path that the user means, where ``~`` and ``~user`` are home folders; it need not exist.
 
     Raises:
         UserError: It is not a path, names an unknown user, is too long for the file system, or it or its parent folders

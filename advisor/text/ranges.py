@@ -53,8 +53,8 @@ def whole(value: Any, name: str, *, least: int = 1, most: int = MOST, fix: str =
     raise OptionError(f"{name} must be {rule}, but got {got}.{f' {fix}' if fix else ''}")
 
 
-def check_above_zero(value: Any, name: str) -> None:
-    """Check a number such as a price.
+def check_above_zero(value: Any, name: str) -> float:
+    """Check a number such as a price, and return it.
 
     Raises:
         OptionError: It is none, not above zero, or not finite.
@@ -68,6 +68,7 @@ def check_above_zero(value: Any, name: str) -> None:
         raise OptionError(
             f"{name} must be a finite number above zero, but got {got}. Give one from {_SMALLEST:g} to {_LARGEST:g}."
         )
+    return number
 
 
 def whole_variable(environment: Mapping[str, str], name: str, *, default: int, least: int) -> int:

@@ -37,7 +37,7 @@ def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
 
     Args:
         path: The file.
-        what: What the file is, for the message: ``"A policy file"``.
+        what: What it is, for the message: ``"A policy file"``.
         error: Type of the error to raise.
 
     Raises:

@@ -15,13 +15,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from advisor.errors import WorkloadError
-from advisor.workload._hugging_face_batches import (
-    causal_batches,
-    classified_text_batches,
-    image_batches,
-    masked_batches,
-    sequence_to_sequence_batches,
-)
+from advisor.workload._hugging_face_batches import image_batches, text_batches
 from advisor.workload._user_functions import Workload
 from advisor.workload.hugging_face_sizes import TOKENS, inferred_sizes, own_values, resized, with_defaults
 
@@ -120,9 +114,8 @@ def _head(config: Any, location: str) -> tuple[str, Any]:
             f"file, but transformers has none of these heads for {config.model_type!r}. "
             "Write a Python file with build_model and make_batch for it."
         )
-    preferred = "masked language model" if not getattr(config, "is_decoder", False) else "causal language model"
-    if both_sides:
-        preferred = "sequence-to-sequence model"
+    one_side = "causal language model" if getattr(config, "is_decoder", False) else "masked language model"
+    preferred = "sequence-to-sequence model" if both_sides else one_side
     head = preferred if preferred in available else next(iter(available))
     return head, getattr(transformers, available[head])
 
@@ -137,14 +130,7 @@ def _batches(head: str, config: Any, location: str) -> tuple[Any, str]:
             f"{location} must have a vocab_size for batches of text, but its config has {vocabulary!r}. "
             "Write a Python file with build_model and make_batch for it."
         )
-    length = _length(text)
-    if head == "causal language model":
-        return causal_batches(vocabulary, length)
-    if head == "masked language model":
-        return masked_batches(vocabulary, length)
-    if head == "sequence-to-sequence model":
-        return sequence_to_sequence_batches(vocabulary, length)
-    return classified_text_batches(vocabulary, length, int(config.num_labels))
+    return text_batches(head, vocabulary, _length(text), int(config.num_labels))
 
 
 def _text_config(config: Any) -> Any:

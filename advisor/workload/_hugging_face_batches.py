@@ -16,13 +16,7 @@ import torch
 
 from advisor.errors import WorkloadError
 
-__all__ = [
-    "causal_batches",
-    "classified_text_batches",
-    "image_batches",
-    "masked_batches",
-    "sequence_to_sequence_batches",
-]
+__all__ = ["image_batches", "text_batches"]
 
 Batch = dict[str, torch.Tensor]
 MakeBatch = Callable[..., Batch]
@@ -34,55 +28,45 @@ _MASKED_SHARE = 0.15
 """Share of tokens to predict, as BERT was trained (Devlin 2018, section 3.1)."""
 
 
-def causal_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
-    """Text for next-token prediction."""
+_SAMPLES = {
+    "causal language model": "",
+    "masked language model": ", 15 % of them masked",
+    "sequence-to-sequence model": " on either side",
+    "text classifier": ", of {labels} random classes",
+}
+
+
+def text_batches(head: str, vocabulary: int, length: int, labels: int) -> tuple[MakeBatch, str]:
+    """Text for a head: to predict the next tokens, masked ones, the text that follows, or a random class.
+
+    Args:
+        head: One of those that take text.
+        vocabulary: Number of token ids.
+        length: Tokens of a sample by default.
+        labels: Number of classes.
+
+    Returns:
+        The function that makes batches, without padding, and what a sample is.
+    """
 
     def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
+        if head == "sequence-to-sequence model":
+            both = _text(batch_size, 2 * tokens, vocabulary)
+            source, target = both[:, :tokens].contiguous(), both[:, tokens:].contiguous()
+            return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
         text = _text(batch_size, tokens, vocabulary)
-        return {"input_ids": text, "labels": text.clone()}
-
-    return make_batch, _described(length)
-
-
-def masked_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
-    """Text with 15 % of its tokens to be predicted, and an attention mask without padding."""
-
-    def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
-        text = _text(batch_size, tokens, vocabulary)
+        if head == "causal language model":
+            return {"input_ids": text, "labels": text.clone()}
+        mask = torch.ones_like(text)
+        if head == "text classifier":
+            return {"input_ids": text, "attention_mask": mask, "labels": torch.randint(labels, (batch_size,))}
         chosen = torch.rand(text.shape) < _MASKED_SHARE
         chosen[:, 0] = True  # never a batch without a target
-        return {
-            "input_ids": text.masked_fill(chosen, vocabulary - 1),
-            "attention_mask": torch.ones_like(text),
-            "labels": text.masked_fill(~chosen, _IGNORED),
-        }
+        inputs, targets = text.masked_fill(chosen, vocabulary - 1), text.masked_fill(~chosen, _IGNORED)
+        return {"input_ids": inputs, "attention_mask": mask, "labels": targets}
 
-    return make_batch, f"{_described(length)}, 15 % of them masked"
-
-
-def sequence_to_sequence_batches(vocabulary: int, length: int) -> tuple[MakeBatch, str]:
-    """Text and the text that follows it."""
-
-    def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
-        both = _text(batch_size, 2 * tokens, vocabulary)
-        source, target = both[:, :tokens].contiguous(), both[:, tokens:].contiguous()
-        return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
-
-    return make_batch, f"{_described(length)} on either side"
-
-
-def classified_text_batches(vocabulary: int, length: int, labels: int) -> tuple[MakeBatch, str]:
-    """Text with a random class."""
-
-    def make_batch(batch_size: int, *, tokens: int = length) -> Batch:
-        text = _text(batch_size, tokens, vocabulary)
-        return {
-            "input_ids": text,
-            "attention_mask": torch.ones_like(text),
-            "labels": torch.randint(labels, (batch_size,)),
-        }
-
-    return make_batch, f"{_described(length)}, of {labels} random classes"
+    described = f"{length} tokens, the bytes of Python's own library{_SAMPLES[head].format(labels=labels)}"
+    return make_batch, described
 
 
 def image_batches(config: Any) -> tuple[MakeBatch, str]:
@@ -99,10 +83,6 @@ def image_batches(config: Any) -> tuple[MakeBatch, str]:
         }
 
     return make_batch, f"noise of {channels} x {height} x {width} pixels, of {labels} random classes"
-
-
-def _described(length: int) -> str:
-    return f"{length} tokens, the bytes of Python's own library"
 
 
 def _text(batch_size: int, length: int, vocabulary: int) -> torch.Tensor:

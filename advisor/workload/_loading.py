@@ -22,23 +22,15 @@ from advisor.workload.missing_functions import missing_message
 from advisor.workload.outline import read_outline
 from advisor.workload.quick_imports import quick_imports
 from advisor.workload.traceback_text import user_traceback
-from advisor.workload.workload import WorkloadKind, WorkloadSource
+from advisor.workload.workload import FUNCTIONS, WorkloadKind, WorkloadSource
 
 __all__ = ["load_workload"]
 
 _T = TypeVar("_T")
-_FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
-_CONSTANTS = ("MAX_GRAD_NORM", "BATCH_SIZE", "BLOCKS", "SIZES")
 
 
 def load_workload(source: WorkloadSource) -> Workload:
-    """Import the user's code, or build the workload of a Hugging Face config.
-
-    Args:
-        source: The workload as found by the parent.
-
-    Returns:
-        The functions, and the constants after validation.
+    """Import the user's code and validate its constants, or build the workload of a Hugging Face config.
 
     Raises:
         WorkloadError: The import raised (its ``traceback_text`` has the user's frames), a name is missing or of the
@@ -57,7 +49,7 @@ def load_workload(source: WorkloadSource) -> Workload:
         home = _home(source.functions["build_model"])
     else:
         home = _load_file(Path(source.location), source.import_paths)
-        found = {role: getattr(home, role) for role in _FUNCTIONS if getattr(home, role, None) is not None}
+        found = {role: getattr(home, role) for role in FUNCTIONS if getattr(home, role, None) is not None}
     missing = [role for role in ("build_model", "make_batch") if role not in found]
     if missing:
         path = Path(source.location)
@@ -66,14 +58,9 @@ def load_workload(source: WorkloadSource) -> Workload:
     for role, function in found.items():
         if not callable(function):
             raise WorkloadError(f"{role} must be a function, but in {place} it is {function!r}.")
-    constants = {name: getattr(home, name, None) for name in _CONSTANTS}
-    return Workload(
-        **{**found, "build_model": _checked(found["build_model"], place)},
-        max_grad_norm=_max_grad_norm(constants["MAX_GRAD_NORM"], place),
-        batch_size=_batch_size(constants["BATCH_SIZE"], place),
-        blocks=_blocks(constants["BLOCKS"], place),
-        sizes=_sizes(constants["SIZES"], place),
-    )
+    given = {name: value for name in _CONSTANTS if (value := getattr(home, name, None)) is not None}
+    constants = {name.lower(): _CONSTANTS[name](value, place) for name, value in given.items()}
+    return Workload(**{**found, "build_model": _checked(found["build_model"], place), **constants})
 
 
 def _load_file(path: Path, import_paths: tuple[str, ...]) -> ModuleType:
@@ -111,8 +98,6 @@ def _load_private(path: Path) -> ModuleType:
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    if path.suffix != ".py":
-        raise WorkloadError(f"a model file must be a Python file, but {path} is not.")
     loader = _FreshSource(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
@@ -180,25 +165,19 @@ def _described(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def _max_grad_norm(value: Any, place: str) -> float | None:
-    if value is None:
-        return None
+def _max_grad_norm(value: Any, place: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise WorkloadError(f"MAX_GRAD_NORM must be a positive number, but in {place} it is {value!r}.")
     return float(value)
 
 
-def _batch_size(value: Any, place: str) -> int | None:
-    if value is None:
-        return None
+def _batch_size(value: Any, place: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise WorkloadError(f"BATCH_SIZE must be a whole number of samples from 1, but in {place} it is {value!r}.")
     return value
 
 
 def _blocks(value: Any, place: str) -> tuple[type[torch.nn.Module], ...]:
-    if value is None:
-        return ()
     blocks = tuple(value) if isinstance(value, tuple | list) else (value,)
     for block in blocks:
         if not isinstance(block, type) or not issubclass(block, torch.nn.Module):
@@ -210,8 +189,6 @@ def _blocks(value: Any, place: str) -> tuple[type[torch.nn.Module], ...]:
 
 
 def _sizes(value: Any, place: str) -> dict[str, tuple[int | float, ...]]:
-    if value is None:
-        return {}
     rule = 'SIZES must map argument names to growing numbers, such as SIZES = {"layers": [12, 24, 48]}'
     if not isinstance(value, Mapping):
         raise WorkloadError(f"{rule}, but in {place} it is {value!r}.")
@@ -224,3 +201,11 @@ def _sizes(value: Any, place: str) -> dict[str, tuple[int | float, ...]]:
             raise WorkloadError(f"{rule}, but in {place} {name!r} is {choices!r}.")
         sizes[name] = tuple(choices)
     return sizes
+
+
+_CONSTANTS: dict[str, Callable[[Any, str], Any]] = {
+    "MAX_GRAD_NORM": _max_grad_norm,
+    "BATCH_SIZE": _batch_size,
+    "BLOCKS": _blocks,
+    "SIZES": _sizes,
+}

@@ -19,7 +19,7 @@ class Workload:
         build_model: ``build_model(**size) -> nn.Module``; raises :class:`WorkloadError` if it returns anything else.
         make_batch: ``make_batch(batch_size, **size) -> pytree of CPU tensors``.
         compute_loss: ``compute_loss(model, batch) -> scalar``, or ``None`` for the default loss.
-        build_optimizer: ``build_optimizer(params) -> Optimizer``, or ``None`` for the default AdamW.
+        build_optimizer: ``build_optimizer(params) -> Optimizer``, or ``None`` for AdamW.
         count_targets: ``count_targets(batch) -> number``: the weight of a micro-batch in the mean loss (tokens that
             are not padding, say), or ``None`` to weigh by samples.
         linear_head: Exposes the loss as a linear head and its inputs so that it can be computed in chunks, or

@@ -16,9 +16,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         model_class: Class name of the model.
         parameter_count: Distinct parameters (tied weights counted once).
-        parameter_bytes: Their bytes.
         trainable_parameter_count: Those that require a gradient.
-        buffer_bytes: Bytes of buffers.
         block_class: Class name of the repeated block, or ``None`` if no repetition was found.
         block_count: Number of those blocks (0 without).
         attention_count: Number of attention modules found.
@@ -26,7 +24,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         has_dropout: Whether a dropout with p > 0 exists.
         optimizer_class: Qualified class name of the workload's optimizer, e.g. ``"torch.optim.adamw.AdamW"``.
         optimizer_options: Its options that decide what can replace it, e.g. ``{"amsgrad": False}``.
-        max_grad_norm: The workload's gradient clipping (``MAX_GRAD_NORM``), or ``None``.
         custom_loss: Whether the workload defines ``compute_loss``.
         linear_head: Whether the loss is exposed as a linear head and its inputs, so that it can be chunked.
         linear_head_reason: Why not, when it is not (or why it is trusted, when it is).
@@ -47,12 +44,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
         device_rates: All measured rates of the device, for predictions of time; ``None`` if not measured.
-        torch_version: Version of torch in the worker.
         workload_options: Those of ``compute_loss``, ``build_optimizer``, ``count_targets``, ``linear_head``,
             ``max_grad_norm`` and ``blocks`` that the workload defines: they must be passed when a policy is applied.
         size_arguments: Function (``build_model``, ``make_batch``; ``config`` for a Hugging Face model) -> the
             arguments in ``SIZES`` that it takes.
-        batch_layout: Where batches have their samples.
         libraries: Optional library that the search's methods need -> version, or ``"error: ..."`` when importing it
             failed; absent if not installed.
     """

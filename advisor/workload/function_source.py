@@ -24,9 +24,6 @@ def source_from_functions(**given: Any) -> WorkloadSource:
     The constants of the contract (``BATCH_SIZE``, ``MAX_GRAD_NORM``, ``BLOCKS``, ``SIZES``) are read from the module
     that defines ``build_model``.
 
-    Args:
-        given: ``build_model`` and ``make_batch``, and the optional functions of :func:`advisor.tune`.
-
     Raises:
         WorkloadError: ``build_model`` or ``make_batch`` is missing, or one of the functions cannot be found again by
             its name.
@@ -37,15 +34,9 @@ def source_from_functions(**given: Any) -> WorkloadSource:
             f"a model file, or both build_model and make_batch, must be given, but there is no {missing}. "
             f"Pass {missing}=, or the path of a file that defines both."
         )
-    functions: dict[str, str] = {}
-    roots: dict[Path, Path] = {}
-    for role, function in given.items():
-        if function is None:
-            continue
-        name, file, root = _locate(role, function)
-        functions[role] = name
-        if file is not None:
-            roots[file] = root
+    found = {role: _locate(role, function) for role, function in given.items() if function is not None}
+    functions = {role: name for role, (name, _, _) in found.items()}
+    roots = {file: root for _, file, root in found.values() if file is not None}
     parts = [f"{role}={name.rsplit('/', 1)[-1]}" for role, name in functions.items()]
     parts += [_fingerprint(file, root) for file, root in sorted(roots.items())]
     return WorkloadSource(
@@ -63,19 +54,11 @@ def _locate(role: str, function: Callable[..., Any]) -> tuple[str, Path | None, 
     qualname = getattr(function, "__qualname__", None)
     module_name = getattr(function, "__module__", None)
     if not callable(function) or qualname is None or module_name is None:
-        raise WorkloadError(
-            f"{role} must be a function that another process can import by name, "
-            f"but got {function!r} of type {type(function).__name__}. {_FIX}"
-        )
+        raise _not_importable(role, f"got {function!r} of type {type(function).__name__}")
     if "<lambda>" in qualname:
-        raise WorkloadError(
-            f"{role} must be a function that another process can import by name, but got a lambda. {_FIX}"
-        )
+        raise _not_importable(role, "got a lambda")
     if "<locals>" in qualname:
-        raise WorkloadError(
-            f"{role} must be a function that another process can import by name, "
-            f"but {qualname} is defined inside another function. {_FIX}"
-        )
+        raise _not_importable(role, f"{qualname} is defined inside another function")
     module = sys.modules.get(module_name)
     if module is None or _resolve(module, qualname) is not function:
         raise WorkloadError(
@@ -96,15 +79,17 @@ def _locate_main(role: str, module: Any, qualname: str) -> tuple[str, Path | Non
     """A function of the program itself: by module name under ``python -m``, otherwise by the program's file."""
     origin = getattr(module, "__file__", None)
     if origin is None or not Path(origin).is_file():
-        raise WorkloadError(
-            f"{role} must be a function that another process can import by name, but {qualname} was defined "
-            f"interactively or with python -c: there is no file to import it from. {_FIX}"
-        )
+        reason = f"{qualname} was defined interactively or with python -c: there is no file to import it from"
+        raise _not_importable(role, reason)
     file = Path(origin).resolve()
     spec = getattr(module, "__spec__", None)
     if spec is not None and importlib.util.find_spec(spec.name) is not None:
         return f"{spec.name}:{qualname}", file, file.parents[spec.name.count(".")]
     return f"{file}:{qualname}", file, file.parent
+
+
+def _not_importable(role: str, reason: str) -> WorkloadError:
+    return WorkloadError(f"{role} must be a function that another process can import by name, but {reason}. {_FIX}")
 
 
 def _resolve(module: Any, qualname: str) -> Any:
@@ -121,9 +106,8 @@ def _is_installed(file: Path) -> bool:
 
 
 def _fingerprint(file: Path, root: Path) -> str:
-    if file.suffix != ".py" or _is_installed(file):
-        return digest_of(file.name, file.read_bytes())
-    return files_fingerprint(file, root)
+    is_own = file.suffix == ".py" and not _is_installed(file)
+    return files_fingerprint(file, root) if is_own else digest_of(file.name, file.read_bytes())
 
 
 def _import_paths(roots: dict[Path, Path]) -> tuple[str, ...]:

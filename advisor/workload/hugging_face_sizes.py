@@ -34,10 +34,7 @@ _BATCH_STEPS = (1, 1.5, 2)
 def inferred_sizes(config: Any, *, tokens: int | None, most_tokens: int | None) -> Sizes:
     """The sizes to try for a config, including its own.
 
-    Args:
-        config: A transformers config.
-        tokens: Tokens of a sample now; ``None`` for images.
-        most_tokens: Maximum tokens of the model; ``None`` if unknown.
+    Its samples have ``tokens`` now (``None`` for images), and at most ``most_tokens`` (``None`` if unknown).
     """
     sizes: Sizes = {}
     depth: str | None = next((name for name in _DEPTHS if _whole(config, name)), None)
@@ -84,13 +81,11 @@ def resized(config: Any, size: Mapping[str, int | float]) -> Any:
                     setattr(config, field, [int(one * value) for one in widths])
                 elif _whole(config, field):
                     setattr(config, field, int(widths * value))
-        elif name == _WIDTH:
-            _widen(config, value / getattr(config, _WIDTH))
         else:
-            if name in _DEPTHS:
-                for field in _SAME_DEPTH:
-                    if _whole(config, field):
-                        setattr(config, field, max(1, round(getattr(config, field) * value / getattr(config, name))))
+            together = {_WIDTH: (*_LIKE_HEADS, *_LIKE_WIDTH, _HEADS), **dict.fromkeys(_DEPTHS, _SAME_DEPTH)}
+            for field in together.get(name, ()):
+                if _whole(config, field):
+                    setattr(config, field, max(1, round(getattr(config, field) * value / getattr(config, name))))
             setattr(config, name, value)
     return config
 
@@ -102,12 +97,6 @@ def with_defaults(function: Callable[..., Any], defaults: Mapping[str, int | flo
     added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
     function.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]
     return function
-
-
-def _widen(config: Any, factor: float) -> None:
-    for field in (*_LIKE_HEADS, *_LIKE_WIDTH, _WIDTH, _HEADS):
-        if _whole(config, field):
-            setattr(config, field, round(getattr(config, field) * factor))
 
 
 def _fits_groups(config: Any, heads: int) -> bool:

@@ -82,12 +82,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ]
         found += [f"the file {path}" for path, known in self.files.items() if _content(path) != known]
         found += [f"the files in {path}" for path, known in self.folders.items() if _names(path) != known]
-        if self.model is not None:
-            for name, version in self.model.libraries.items():
-                now = _version(name)
-                if now != version:
-                    found.append(f"{name} ({version} then, {now or 'not installed'} now)")
-        return found
+        libraries = {} if self.model is None else self.model.libraries
+        return found + [
+            f"{name} ({version} then, {now or 'not installed'} now)"
+            for name, version in libraries.items()
+            if (now := _version(name)) != version
+        ]
 
     def changes_of_model(self, now: ModelIdentity) -> list[str]:
         """What a short start finds changed, in words."""

@@ -27,9 +27,6 @@ def refuse_while_importing(call: str) -> None:
 
     A program that calls ``advisor.tune`` at its top level would do so again in every worker that imports it.
 
-    Args:
-        call: What was called, as the user wrote it, e.g. ``"advisor.tune"``.
-
     Raises:
         WorkloadError: A workload is being imported.
     """

@@ -7,10 +7,15 @@ from pathlib import Path
 from advisor.errors import WorkloadError
 from advisor.text.printable import shown
 from advisor.workload.outline import ClassOutline, Outline, read_outline
+from advisor.workload.workload import FUNCTIONS
 
 __all__ = ["check_contract", "missing_message"]
 
-_REQUIRED = ("build_model", "make_batch")
+_REQUIRED = FUNCTIONS[:2]
+_ABOUT_BATCHES = (
+    "\n\nThe batch holds CPU tensors of your own data and is passed as model(**batch). If the model returns neither a "
+    "scalar loss nor an output with .loss, also add compute_loss(model, batch) that returns the loss."
+)
 
 
 def check_contract(path: Path) -> None:
@@ -31,13 +36,7 @@ def check_contract(path: Path) -> None:
 
 
 def missing_message(path: Path, missing: list[str], outline: Outline) -> str:
-    """Say what a file lacks, and the lines to add to it.
-
-    Args:
-        path: The file.
-        missing: Those of ``build_model`` and ``make_batch`` that it lacks.
-        outline: What it defines.
-    """
+    """Say which of ``build_model`` and ``make_batch`` a file lacks, and the lines to add to it."""
     model = _model_class(outline)
     lines: list[str] = []
     if "build_model" in missing:
@@ -46,13 +45,7 @@ def missing_message(path: Path, missing: list[str], outline: Outline) -> str:
         lines += [""] * bool(lines) + ["def make_batch(batch_size):", f"    return {_batch(model, outline)}"]
     defined = [f"class {item.name}" for item in outline.classes] + [f"def {name}" for name in outline.functions]
     found = f"it defines {_listed(defined)}" if defined else "it defines no class and no function"
-    advice = ""
-    if "make_batch" in missing:
-        advice = (
-            "\n\nThe batch holds CPU tensors of your own data and is passed as model(**batch). "
-            "If the model returns neither a scalar loss nor an output with .loss, "
-            "also add compute_loss(model, batch) that returns the loss."
-        )
+    advice = _ABOUT_BATCHES if "make_batch" in missing else ""
     body = "\n".join(f"    {line}".rstrip() for line in lines)
     return (
         f"a model file must define build_model and make_batch, but {shown(path)} has no {' and no '.join(missing)} "
@@ -89,6 +82,4 @@ def _function_about(outline: Outline, words: tuple[str, ...]) -> str | None:
 
 
 def _listed(items: list[str]) -> str:
-    shown = items[:6]
-    more = f" and {len(items) - len(shown)} more" if len(items) > len(shown) else ""
-    return ", ".join(shown) + more
+    return ", ".join(items[:6]) + (f" and {len(items) - 6} more" if len(items) > 6 else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from advisor.errors import WorkloadError
 from advisor.text.printable import shown
 from advisor.text.ranges import MOST
-from advisor.workload.outline import parse_file, read_outline
+from advisor.workload.outline import arguments_of, parse_file, read_outline
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 __all__ = ["check_sizes", "missing_sizes_message"]
@@ -27,17 +27,16 @@ def check_sizes(source: WorkloadSource) -> None:
     """
     if source.kind is not WorkloadKind.FILE:
         return
-    path = Path(source.location)
-    outline = read_outline(path)
+    outline = read_outline(Path(source.location))
     if "SIZES" not in outline.names and not outline.star_import:
         raise WorkloadError(missing_sizes_message(source))
 
 
 def missing_sizes_message(source: WorkloadSource) -> str:
     """The error for a workload without sizes, with the lines to add."""
-    path = Path(source.location) if source.kind is WorkloadKind.FILE else None
-    place = str(path) if path is not None else source.name
-    argument = None if path is None else _number_with_default(path)
+    is_file = source.kind is WorkloadKind.FILE
+    place = source.location if is_file else source.name
+    argument = _number_with_default(Path(source.location)) if is_file else None
     if argument is None:
         lines = [
             "def build_model(layers=12):",
@@ -63,16 +62,8 @@ def _number_with_default(path: Path) -> tuple[str, int | float] | None:
     """The first argument of ``build_model`` whose default is a number above zero, if it has one."""
     for node in parse_file(path).body:
         if isinstance(node, ast.FunctionDef) and node.name == "build_model":
-            arguments = node.args
-            positional = [*arguments.posonlyargs, *arguments.args]
-            defaults = list(
-                zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)
-            )
-            defaults += [
-                (one, value) for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value
-            ]
-            for argument, default in defaults:
+            for name, default in arguments_of(node):
                 value = default.value if isinstance(default, ast.Constant) else None
                 if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST:
-                    return argument.arg, value
+                    return name, value
     return None

@@ -11,14 +11,13 @@ import msgspec
 from advisor.errors import WorkloadError
 from advisor.text.printable import shown
 
-__all__ = ["ClassOutline", "Outline", "parse_file", "read_outline"]
+__all__ = ["ClassOutline", "Outline", "arguments_of", "parse_file", "read_outline"]
 
 
 class ClassOutline(msgspec.Struct, frozen=True, kw_only=True):
     """A class at the top level of a file.
 
     Attributes:
-        name: Its name.
         is_module: Whether a base class is called ``...Module`` or ``...Model``, as torch's and transformers' are.
         required: Constructor arguments without a default.
         forward: Arguments of ``forward`` without a default, ``self`` left out.
@@ -36,8 +35,6 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         names: Every name bound at the top level: defined, assigned or imported.
         star_import: Whether ``from x import *`` may bind more names.
-        classes: Classes defined in the file.
-        functions: Functions defined in the file.
     """
 
     names: frozenset[str]
@@ -48,9 +45,6 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_file(path: Path) -> ast.Module:
     """Parse a Python file.
-
-    Args:
-        path: An existing file.
 
     Raises:
         WorkloadError: It cannot be read, or it is not valid Python; file, line and column are shown.
@@ -63,12 +57,10 @@ def parse_file(path: Path) -> ast.Module:
         return ast.parse(content, filename=str(path))
     except SyntaxError as error:
         raise WorkloadError(_syntax_message(path, error)) from error
-    except ValueError as error:  # null bytes, before Python 3.12
-        raise WorkloadError(f"the model file must be valid Python, but {shown(path)} is not: {error}.") from error
-    except (RecursionError, MemoryError) as error:  # how Python's parser fails on deep brackets
-        raise WorkloadError(
-            f"the model file must be valid Python, but {shown(path)} is not: it is nested too deeply."
-        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        # The first for null bytes, before Python 3.12; the others are how its parser fails on deep brackets.
+        problem = error if isinstance(error, ValueError) else "it is nested too deeply"
+        raise WorkloadError(f"the model file must be valid Python, but {shown(path)} is not: {problem}.") from error
 
 
 def read_outline(path: Path) -> Outline:
@@ -109,10 +101,8 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             continue
         for field in ("body", "orelse", "finalbody"):
             yield from _top_level(getattr(node, field, []))
-        for handler in getattr(node, "handlers", []):
-            yield from _top_level(handler.body)
-        for case in getattr(node, "cases", []):
-            yield from _top_level(case.body)
+        for branch in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
+            yield from _top_level(branch.body)
 
 
 def _class_outline(node: ast.ClassDef) -> ClassOutline:
@@ -126,19 +116,20 @@ def _class_outline(node: ast.ClassDef) -> ClassOutline:
     )
 
 
-def _required(function: ast.FunctionDef | None) -> tuple[str, ...]:
-    """Arguments without a default, the first (``self``) left out."""
-    if function is None:
-        return ()
+def arguments_of(function: ast.FunctionDef) -> list[tuple[str, ast.expr | None]]:
+    """Name and default of each argument, in order."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    without = positional[: len(positional) - len(arguments.defaults)]
-    keyword = [
-        argument
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None
-    ]
-    return tuple(argument.arg for argument in [*without[1:], *keyword])
+    without = len(positional) - len(arguments.defaults)
+    defaults = [*[None] * without, *arguments.defaults, *arguments.kw_defaults]
+    names = [argument.arg for argument in (*positional, *arguments.kwonlyargs)]
+    return list(zip(names, defaults, strict=True))
+
+
+def _required(function: ast.FunctionDef | None) -> tuple[str, ...]:
+    """Arguments without a default, the first (``self``) left out."""
+    arguments = [] if function is None else arguments_of(function)[1:]
+    return tuple(name for name, default in arguments if default is None)
 
 
 def _syntax_message(path: Path, error: SyntaxError) -> str:

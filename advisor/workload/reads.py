@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import os
 import re
 import site
@@ -23,8 +25,6 @@ from types import FrameType
 from typing import Any
 
 import msgspec
-
-from advisor.workload.native_reads import hearing_safetensors
 
 __all__ = ["EVERY_VARIABLE", "Reads", "depends_on_session", "is_users", "reads_so_far", "recording_reads"]
 
@@ -90,7 +90,7 @@ def recording_reads() -> Iterator[None]:
         os.environ.__class__ = _Environment
     _depth += 1
     try:
-        with hearing_safetensors(_hear_native) if _depth == 1 else contextlib.nullcontext():
+        with _hearing_safetensors() if _depth == 1 else contextlib.nullcontext():
             yield
     finally:
         _depth -= 1
@@ -154,29 +154,15 @@ def _goes_through(frame: FrameType | None) -> bool:
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     if not _depth:
         return
-    if event in ("os.listdir", "os.scandir"):
-        _hear_listing(arguments[0])
-    elif event == "subprocess.Popen":
-        _hear_process(arguments[1])
-    elif event == "open":
+    if event == "open":
         _hear_open(arguments)
-
-
-def _hear_listing(path: Any) -> None:
-    if isinstance(path, str | bytes | os.PathLike | None) and _opens_file(sys._getframe(2)):
-        _listed.add(os.path.abspath(os.fsdecode(path if path is not None else ".")))
-
-
-def _hear_process(arguments: Any) -> None:
-    """Record the files in a subprocess's arguments, such as a script; its own reads are not seen."""
-    if isinstance(arguments, list | tuple) and _opens_file(sys._getframe(2)):
-        named = [os.path.abspath(os.fsdecode(one)) for one in arguments if isinstance(one, str | bytes | os.PathLike)]
-        _read.update(path for path in named if os.path.isfile(path))
-
-
-def _hear_native(path: str) -> None:
-    if _opens_file(sys._getframe(2)):
-        _read.add(path)
+    elif event in ("os.listdir", "os.scandir"):
+        if isinstance(arguments[0], str | bytes | os.PathLike | None) and _opens_file(sys._getframe(1)):
+            _listed.add(os.path.abspath(os.fsdecode(arguments[0] or ".")))
+    elif event == "subprocess.Popen" and isinstance(arguments[1], list | tuple) and _opens_file(sys._getframe(1)):
+        # Files among the arguments, such as a script; what the process itself reads is not seen.
+        names = [os.fsdecode(one) for one in arguments[1] if isinstance(one, str | bytes | os.PathLike)]
+        _read.update(os.path.abspath(name) for name in names if os.path.isfile(name))
 
 
 def _hear_open(arguments: tuple[Any, ...]) -> None:
@@ -191,6 +177,33 @@ def _hear_open(arguments: tuple[Any, ...]) -> None:
         _written.add(name)
     elif _opens_file(sys._getframe(2)):
         _read.add(name)
+
+
+@contextlib.contextmanager
+def _hearing_safetensors() -> Iterator[None]:
+    """Record the files of safetensors, which native code opens, whoever has imported the function that opens them."""
+    if importlib.util.find_spec("safetensors") is None:
+        yield
+        return
+    original = importlib.import_module("safetensors").safe_open
+
+    def safe_open(filename: str | os.PathLike[str], *arguments: Any, **options: Any) -> Any:
+        if _opens_file(sys._getframe(1)):
+            _read.add(os.path.abspath(os.fspath(filename)))
+        return original(filename, *arguments, **options)
+
+    _replace(original, safe_open)
+    try:
+        yield
+    finally:
+        _replace(safe_open, original)
+
+
+def _replace(old: Any, new: Any) -> None:
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict) and names.get("safe_open") is old:
+            names["safe_open"] = new
 
 
 def _reads_variable(frame: FrameType | None) -> bool:
@@ -230,9 +243,7 @@ def _is_plumbing(file: str) -> bool:
 @functools.cache
 def is_users(file: str) -> bool:
     """Whether a source file is the user's: not Python's, installed or ours."""
-    if not file.endswith(".py"):
-        return False
-    return _may_count(os.path.abspath(file))
+    return file.endswith(".py") and _may_count(os.path.abspath(file))
 
 
 @functools.cache

@@ -32,7 +32,6 @@ class CountedSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A size and its number of parameters.
 
     Attributes:
-        size: Arguments of ``build_model`` and ``make_batch``.
         parameter_count: Distinct parameters of the model at this size; ``None`` if it could not be built.
         error: Why it could not be built.
     """

@@ -27,8 +27,6 @@ _ACCEPTED = (
     "a Python file with build_model and make_batch, an importable module, "
     "hf:<model type>, a config.json, or a folder with a config.json"
 )
-
-
 _MODEL_TYPE = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
@@ -38,9 +36,6 @@ def resolve_source(model: str | Path) -> WorkloadSource:
     Args:
         model: A Python file, an importable module (``package.module``), ``hf:<model type>``, a Hugging Face
             ``config.json``, or a folder with one.
-
-    Returns:
-        Where the workload is, with a fingerprint of its source.
 
     Raises:
         WorkloadError: It does not exist, is not valid Python or JSON, or lacks ``build_model`` or ``make_batch``.
@@ -64,22 +59,17 @@ def _found(path: Path, text: str) -> WorkloadSource:
         if path.suffix == ".json":
             return _config_file(path)
         if path.suffix == ".py":
-            return _python_file(path)
+            path = path.resolve()
+            return _file_source(path, _package_root(path), path.stem)
         raise WorkloadError(f"MODEL must be {_ACCEPTED}, but {shown(path)} is a file of another kind.")
-    if _is_module_name(text):
+    if not text.endswith((".py", ".json")) and all(part.isidentifier() for part in text.split(".")):
         return _module(text)
     raise WorkloadError(f"MODEL must be {_ACCEPTED}, but there is no file {shown(path)}.{_near_files(path)}")
 
 
-def _python_file(path: Path) -> WorkloadSource:
-    path = path.resolve()
-    check_contract(path)
-    root = _package_root(path)
-    return _file_source(path, root, path.stem)
-
-
 def _file_source(path: Path, root: Path | None, name: str) -> WorkloadSource:
     """A file; with ``root``, it is part of a package below that folder and imported by its dotted name."""
+    check_contract(path)
     return WorkloadSource(
         kind=WorkloadKind.FILE,
         location=str(path),
@@ -121,7 +111,6 @@ def _module(name: str) -> WorkloadSource:
             "Name the module that defines build_model and make_batch."
         )
     path = Path(origin).resolve()
-    check_contract(path)
     depth = len(parts) + (1 if path.name == "__init__.py" else 0)
     return _file_source(path, path.parents[depth - 1], parts[-1])
 
@@ -134,13 +123,12 @@ def _hugging_face_type(model_type: str) -> WorkloadSource:
             "Models are built with random weights and nothing is downloaded: "
             "for one model's sizes give the path of its config.json."
         )
-    version = importlib.metadata.version("transformers")
-    return WorkloadSource(
-        kind=WorkloadKind.HUGGING_FACE,
-        location=model_type,
-        name=model_type,
-        fingerprint=digest_of("hugging face type", model_type, version),
-    )
+    return _hugging_face_source(model_type, model_type, "hugging face type", model_type)
+
+
+def _hugging_face_source(location: str, name: str, *content: str | bytes) -> WorkloadSource:
+    fingerprint = digest_of(*content, importlib.metadata.version("transformers"))
+    return WorkloadSource(kind=WorkloadKind.HUGGING_FACE, location=location, name=name, fingerprint=fingerprint)
 
 
 def _config_folder(folder: Path) -> WorkloadSource:
@@ -169,17 +157,7 @@ def _config_file(path: Path) -> WorkloadSource:
             'Add it, for example {"model_type": "bert", ...}.'
         )
     name = path.parent.name if path.name == "config.json" else path.stem
-    version = importlib.metadata.version("transformers")
-    return WorkloadSource(
-        kind=WorkloadKind.HUGGING_FACE,
-        location=str(path),
-        name=name or model_type,
-        fingerprint=digest_of("hugging face config", content, version),
-    )
-
-
-def _is_module_name(text: str) -> bool:
-    return not text.endswith((".py", ".json")) and all(part.isidentifier() for part in text.split("."))
+    return _hugging_face_source(str(path), name or model_type, "hugging face config", content)
 
 
 def _near_files(path: Path) -> str:

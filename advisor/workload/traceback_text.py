@@ -26,12 +26,6 @@ def user_traceback(error: BaseException) -> str:
     those of libraries stay. Momadvise's innermost frames also stay: one of our hooks raised, and hiding it would blame
     the user. If the user has no frame, the text starts at the call of a library's model; without such a call, only
     frames of the trial machinery are left out.
-
-    Args:
-        error: The exception as caught, its causes and context included.
-
-    Returns:
-        Text as the interpreter would print it, ending with a newline.
     """
     formatted = traceback.TracebackException.from_exception(error)
     _strip(formatted)
@@ -40,11 +34,9 @@ def user_traceback(error: BaseException) -> str:
 
 def _strip(formatted: traceback.TracebackException) -> None:
     formatted.stack = traceback.StackSummary.from_list(_kept(list(formatted.stack)))
-    for chained in (formatted.__cause__, formatted.__context__):
+    for chained in (formatted.__cause__, formatted.__context__, *(formatted.exceptions or ())):
         if chained is not None:
             _strip(chained)
-    for member in formatted.exceptions or ():
-        _strip(member)
 
 
 def _kept(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:

@@ -1,8 +1,4 @@
-"""The workload: where the user's functions are and how another process finds them.
-
-Nothing here imports torch or the user's code: a source is checked by reading it (``ast``), and loaded in the worker
-by :mod:`advisor.workload._loading`.
-"""
+"""Where the user's functions are, and how another process finds them (:mod:`advisor.workload._loading`)."""
 
 from __future__ import annotations
 
@@ -10,7 +6,10 @@ import enum
 
 import msgspec
 
-__all__ = ["WorkloadKind", "WorkloadSource"]
+__all__ = ["FUNCTIONS", "WorkloadKind", "WorkloadSource"]
+
+FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
+"""What a user may define; the first two are needed."""
 
 
 class WorkloadKind(enum.Enum):
@@ -28,7 +27,6 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A workload as another process can find it again.
 
     Attributes:
-        kind: How to find it.
         location: FILE: absolute path. HUGGING_FACE: model type or absolute path of a ``config.json``. FUNCTIONS: empty.
         functions: FUNCTIONS: contract name -> ``"module:qualname"`` or ``"/path/file.py:qualname"``.
         import_paths: Folders to put on ``sys.path`` before loading.

@@ -20,10 +20,11 @@ from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, options_of
 from advisor.session.request import TuneRequest
 from advisor.text.units import parse_duration
 from advisor.trial.nodes import Nodes
+from advisor.workload.workload import FUNCTIONS
 
 OPTIONS = (GOAL, *options_of(*TUNE))
 IN_LIBRARY = [option for option in OPTIONS if option.in_library]
-OF_THE_CALL_ALONE = {"model", "seed", "progress", "wait", *api._FUNCTIONS}
+OF_THE_CALL_ALONE = {"model", "seed", "progress", "wait", *FUNCTIONS}
 
 SIGNATURE = inspect.signature(advisor.tune)
 TYPES = typing.get_type_hints(advisor.tune, {**vars(api), "torch": pytest.importorskip("torch"), "Progress": object})

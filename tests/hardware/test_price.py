@@ -7,8 +7,7 @@ import pytest
 
 from advisor.errors import OptionError
 from advisor.goal import Price
-from advisor.hardware.price import resolve_price
-from advisor.hardware.profiles import Figure, Profile, load_profiles
+from advisor.hardware.profiles import Figure, Profile, load_profiles, resolve_price
 
 GIVEN = Price(usd_per_hour=2.49, source="--price", date="as given")
 
