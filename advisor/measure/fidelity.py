@@ -187,17 +187,14 @@ def compared(
     micro_batch: int,
     model_size: dict[str, int | float] | None = None,
 ) -> FidelityMeasurement | None:
-    """Compare a run with the reference run, over the steps made by both.
+    """Compare a run with the reference run, over the steps made by both; ``None`` if there are too few.
 
     Args:
         record: The run.
         exact: The reference run, with the same number of distinct batches.
-        reference: The reference run's policy, in words.
-        micro_batch: Samples per step of each device.
-        model_size: The size of the model.
-
-    Returns:
-        The measurement; ``None`` if there are too few common steps.
+        reference: As in :class:`FidelityMeasurement`, like the others.
+        micro_batch: Likewise.
+        model_size: Likewise.
     """
     assert record.distinct_batches == exact.distinct_batches, "runs on other batches do not compare"
     steps = min(len(record.losses), len(exact.losses))
@@ -225,14 +222,11 @@ def compared(
 
 
 def noise_floor(chance: FidelityRecord, exact: FidelityRecord) -> NoiseFloor | None:
-    """The reference run's own noise.
+    """The reference run's own noise; ``None`` if there are too few common steps.
 
     Args:
         chance: The reference run with other random numbers and parameters one rounding error away.
         exact: The reference run.
-
-    Returns:
-        The noise; ``None`` if there are too few common steps.
     """
     apart = compared(chance, exact, reference="", micro_batch=1)
     if apart is None:
@@ -269,9 +263,7 @@ def diverged(
     exact: FidelityRecord, *, reference: str, micro_batch: int, model_size: dict[str, int | float] | None = None
 ) -> FidelityMeasurement:
     """The measurement of a run whose loss became infinite or NaN when the reference run's did not."""
-    with_itself = compared(
-        exact, exact, reference=reference, micro_batch=micro_batch, model_size=dict(model_size or {})
-    )
+    with_itself = compared(exact, exact, reference=reference, micro_batch=micro_batch, model_size=model_size)
     assert with_itself is not None, "the reference run made steps"
     return msgspec.structs.replace(with_itself, loss_drift=NOT_FINITE, final_loss=NOT_FINITE)
 

@@ -132,34 +132,30 @@ def take_turns(
     ratios: list[float] = []
     while True:
         round_begin = clock()
-        mine = own()
-        after = other()
+        mine, after = own(), other()
         ratios.append(math.sqrt(before * after) / mine)
         before = after
         found = speedup_of(ratios)
-        if len(ratios) >= plan.max_rounds or clock() - begin + (clock() - round_begin) > plan.seconds:
-            return found
-        if plan.slower_than is not None and found.high < plan.slower_than:
-            return found
-        if len(ratios) >= plan.min_rounds and found.relative_spread <= plan.target_spread:
+        if (
+            len(ratios) >= plan.max_rounds
+            or clock() - begin + (clock() - round_begin) > plan.seconds
+            or (plan.slower_than is not None and found.high < plan.slower_than)
+            or (len(ratios) >= plan.min_rounds and found.relative_spread <= plan.target_spread)
+        ):
             return found
 
 
 def speedup_of(ratios: Sequence[float]) -> Speedup:
-    """Estimate the speedup from rounds.
+    """Estimate the speedup from the ratio of each round.
 
     The interval is Student's around the median of the logs, with the usual error of a round as the variance's
     conjugate prior (Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6).
-
-    Args:
-        ratios: The ratio of each round, positive.
     """
     logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.median(logs)
     freedom = _EXPECTED_ROUNDS + len(logs)
     squares = _EXPECTED_ROUNDS * _EXPECTED_ERROR**2 + sum((one - middle) ** 2 for one in logs)
-    quantile = student_t_95(freedom)
-    half = quantile * math.sqrt(squares / (freedom - 1) / len(logs))
+    half = student_t_95(freedom) * math.sqrt(squares / (freedom - 1) / len(logs))
     return Speedup(
         value=math.exp(middle),
         low=math.exp(middle - half),

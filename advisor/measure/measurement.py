@@ -27,8 +27,8 @@ class MemoryBreakdown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Live bytes on the device by category.
 
     Attributes:
-        parameters: Parameters.
-        buffers: Buffers.
+        parameters: Of the whole model.
+        buffers: Likewise.
         gradients: Gradients at the end of the backward pass.
         optimizer_state: Tensors that the optimizer keeps between steps.
         activations: Bytes that became live during the forward pass and still are at its end: what backward needs.
@@ -48,18 +48,17 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         peak_bytes: The value compared with a memory limit: reserved bytes on CUDA (what the process really takes),
             live tensor storage on CPU.
         peak_allocated_bytes: Peak of live tensor storage.
-        peak_reserved_bytes: Peak reserved by the caching allocator (CUDA), in a timed trial that of the timed steps
-            included, else ``None``.
+        peak_reserved_bytes: Peak reserved by the caching allocator (CUDA), also of a trial's timed steps; else
+            ``None``.
         device_used_bytes: Memory of the whole device in use by this process according to NVML, else ``None``.
-        allocation_retries: Times the CUDA allocator had to flush its cache and retry, in a timed trial those of the
-            timed steps included, else ``None``.
+        allocation_retries: Times the CUDA allocator had to flush its cache and retry, likewise; else ``None``.
         forward_peak_bytes: Peak during the forward passes.
         backward_peak_bytes: Peak during the backward passes.
         optimizer_peak_bytes: Peak during the optimizer step.
-        peak_resident_bytes: Largest resident set of the process during the timed steps (CPU), the interpreter and its
-            libraries included, else ``None``: what the C library keeps beyond live tensors shows here.
-        workspace_bytes: What cuBLAS held during the step, in every one of these peaks; no tensor of the training. 0
-            where no steps were watched after the measured one.
+        peak_resident_bytes: Largest resident set of the process during the timed steps (CPU), else ``None``: with the
+            interpreter, its libraries, and what the C library keeps beyond live tensors.
+        workspace_bytes: What cuBLAS held during the step, in every one of these peaks; 0 if no steps were watched
+            after the measured one.
         breakdown: Live bytes by category.
     """
 

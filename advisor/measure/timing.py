@@ -108,10 +108,7 @@ def time_steps(
 
     warmup: list[float] = []
     while plan.warmup_steps > 0 and (
-        len(warmup) < plan.warmup_steps
-        or agree(
-            _still_warming(warmup, (clock() - begin) / plan.measure_seconds),
-        )
+        len(warmup) < plan.warmup_steps or agree(_still_warming(warmup, (clock() - begin) / plan.measure_seconds))
     ):
         warmup.append(timed())
     if before_timed is not None:

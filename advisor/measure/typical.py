@@ -16,31 +16,27 @@ __all__ = ["median_interval", "student_t_95", "typical_interval", "typical_secon
 _STALLS = 1.5
 """Ratio of mean to median from which stalls count as part of the training's speed: they take a third of its time."""
 
-_STUDENT_T_95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
-_STUDENT_T_95_OF_FEW = {1: 12.706, 2: 4.303}
+_STUDENT_T_95 = dict(enumerate((12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228), start=1))
 _NORMAL_95 = 1.96
+
+_FEWEST_FOR_ORDER = 8
 
 
 def typical_seconds(steps: Sequence[float]) -> float:
-    """The median; the mean where stalls take a third of the time or more.
-
-    Args:
-        steps: Seconds of each, at least one.
-    """
+    """The median of one step or more; the mean where stalls take a third of the time or more."""
     return statistics.fmean(steps) if _stalls(steps) else statistics.median(steps)
 
 
 def typical_interval(steps: Sequence[float]) -> tuple[float, float]:
     """A 95 % confidence interval of :func:`typical_seconds`: that of the median, or Student's of the mean.
 
-    Args:
-        steps: Seconds of each. One alone says nothing: (0, infinity).
+    One step alone says nothing: (0, infinity).
     """
     if not _stalls(steps):
         return median_interval(steps)
     mean = statistics.fmean(steps)
     # Of the log: the mean of what has a long tail is never known to be near zero.
-    half = _t(len(steps) - 1) * statistics.stdev(steps) / math.sqrt(len(steps)) / mean
+    half = student_t_95(len(steps) - 1) * statistics.stdev(steps) / math.sqrt(len(steps)) / mean
     return mean * math.exp(-half), mean * math.exp(half)
 
 
@@ -59,27 +55,16 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     if count == 1:
         return 0.0, math.inf
     if count < _FEWEST_FOR_ORDER:
-        half = _t(count - 1) * statistics.stdev(values) / math.sqrt(count)
+        half = student_t_95(count - 1) * statistics.stdev(values) / math.sqrt(count)
         return max(0.0, middle - half), middle + half
     ordered = sorted(values)
     rank = _order_rank(count)
     return ordered[rank - 1], ordered[count - rank]
 
 
-_FEWEST_FOR_ORDER = 8
-
-
 def student_t_95(freedom: int) -> float:
-    """The two-sided 95 % quantile of Student's t distribution.
-
-    Args:
-        freedom: Degrees of freedom, at least 3.
-    """
+    """The two-sided 95 % quantile of Student's t distribution with so many degrees of freedom."""
     return _STUDENT_T_95.get(freedom, _NORMAL_95 * (1 + 1.2 / freedom))
-
-
-def _t(freedom: int) -> float:
-    return _STUDENT_T_95_OF_FEW.get(freedom) or student_t_95(freedom)
 
 
 def _stalls(steps: Sequence[float]) -> bool:

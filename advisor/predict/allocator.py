@@ -131,17 +131,13 @@ def _play_again(allocator: CachingAllocator, step: Sequence[tuple[int, int]], li
 
 
 class CachingAllocator:
-    """The allocator's state.
-
-    Args:
-        expandable: Whether ``expandable_segments`` is on.
-        limit_bytes: Limit of reserved bytes, or ``None``.
+    """The allocator's state, with a limit of reserved bytes or none.
 
     Attributes:
         allocated_bytes: Bytes in blocks in use now.
-        peak_allocated_bytes: Peak of these, as ``torch.cuda.max_memory_allocated`` would report.
-        peak_reserved_bytes: Peak of reserved bytes, as ``torch.cuda.max_memory_reserved`` would report.
-        retries: How often the cache was released because the limit was reached.
+        peak_allocated_bytes: As in :class:`Replay`.
+        peak_reserved_bytes: Likewise.
+        retries: Likewise.
     """
 
     def __init__(self, *, expandable: bool = False, limit_bytes: int | None = None) -> None:

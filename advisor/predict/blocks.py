@@ -34,17 +34,14 @@ LARGE_SEGMENT_BYTES = 20 * _MEBIBYTE
 class Block:
     """A stretch of one segment, in a list of its neighbours.
 
-    Args:
-        pool: Serves requests of its kind of size.
-        address: First byte. Addresses only order blocks of one size.
-        size: Bytes.
+    Addresses only order blocks of one size.
 
     Attributes:
         requested: Bytes requested; 0 while it is free.
         allocated: Whether it is in use.
         mapped: Whether its addresses are backed by memory; always so outside of expandable segments.
         before: Its neighbour at lower addresses of the same segment.
-        after: Its neighbour at higher addresses of the same segment.
+        after: Its neighbour at higher addresses.
     """
 
     __slots__ = ("address", "after", "allocated", "before", "mapped", "pool", "requested", "size")
@@ -94,9 +91,6 @@ class Block:
 
 class Pool:
     """Free blocks, small or large, of a single stream.
-
-    Args:
-        small: Which of the two.
 
     Attributes:
         free: ``(size, address, block)`` of those with memory, in order: the best fit is the first that is not smaller.

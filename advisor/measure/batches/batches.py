@@ -13,7 +13,7 @@ from advisor.errors import WorkloadError
 from advisor.training.batch import tree as batch_trees
 from advisor.workload.batch_layout import SampleDims
 
-__all__ = ["make_batches", "pinned", "seed_everything", "share_of", "tokens_per_sample"]
+__all__ = ["make_batches", "make_one", "pinned", "seed_everything", "share_of", "tokens_per_sample"]
 
 
 def seed_everything(seed: int) -> None:
@@ -56,6 +56,11 @@ def make_batches(
     return batches
 
 
+def make_one(make_batch: Callable[[int], Any], size: int, seed: int, number: int = 0) -> Any:
+    """The batch of a number alone."""
+    return make_batches(make_batch, size, 1, seed, first=number)[0]
+
+
 def share_of(batch: Any, rank: int, ranks: int, samples: int, dims: SampleDims | None = None) -> Any:
     """One rank's share of a batch that every rank has made, so that together they train on what one process would.
 
@@ -67,7 +72,7 @@ def share_of(batch: Any, rank: int, ranks: int, samples: int, dims: SampleDims |
         dims: Where it has them.
 
     Returns:
-        A copy, so that the rest of the batch need not be kept; the batch itself for a single rank.
+        A copy, so that the rest can be freed; the batch itself for a single rank.
 
     Raises:
         WorkloadError: The batch cannot be cut.
@@ -87,11 +92,12 @@ def share_of(batch: Any, rank: int, ranks: int, samples: int, dims: SampleDims |
 def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.pin_memory) -> Any:
     """The batch in page-locked memory, as a ``DataLoader`` with ``pin_memory=True`` hands it out.
 
-    From pageable memory a copy to the device blocks the host, whatever ``non_blocking`` asks for.
+    From pageable memory a copy to the device blocks the host, whatever ``non_blocking`` asks for. Mappings that are no
+    ``dict`` become one, as when the batch is moved to the device.
 
     Args:
-        batch: Mappings that are no ``dict`` become one, as when the batch is moved to the device.
-        pin: Copies a tensor of the host into page-locked memory.
+        batch: The batch.
+        pin: Copies a tensor into page-locked memory.
     """
 
     def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -101,12 +107,7 @@ def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tenso
 
 
 def tokens_per_sample(batch: Any, dims: SampleDims | None = None) -> int | None:
-    """Tokens of one sample: the length of ``input_ids``, else of the first integer matrix; else ``None``.
-
-    Args:
-        batch: The batch.
-        dims: Where it has its samples.
-    """
+    """Tokens of one sample: the length of ``input_ids``, else of the first integer matrix; else ``None``."""
     matrices = {
         leaf.path: leaf.shape[1 - dim]
         for leaf in batch_trees.leaves_of(batch)

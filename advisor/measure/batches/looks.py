@@ -6,8 +6,9 @@ without targets shows how the loss treats one.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from advisor.measure.batches.loss_reductions import candidates, targets_in
@@ -16,7 +17,7 @@ from advisor.training.batch.tree import cut, with_leaf
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import THE_BATCH, Reduction
 
-__all__ = ["Look", "emptied_looks", "uneven_looks"]
+__all__ = ["Look", "emptied_look", "uneven_looks"]
 
 _ENOUGH_SECONDS = 0.1
 """Time for searching batches."""
@@ -24,10 +25,10 @@ _MOST_LOOKS = 4
 
 
 class Look(NamedTuple):
-    """A batch, and where to cut it.
+    """A batch on the host, and where to cut it.
 
     Attributes:
-        batch: The batch, on the host.
+        batch: The batch.
         at: Samples in the first of the two chunks.
         samples: Samples in the batch.
     """
@@ -74,16 +75,10 @@ def uneven_looks(
     return [Look(batches[number], place, samples) for number, place in chosen]
 
 
-def emptied_looks(
-    batches: Sequence[Any],
-    at: int,
-    samples: int,
-    dims: SampleDims,
-    reduction: Reduction,
-    *,
-    new_values: bool,
-) -> Iterator[Look]:
-    """Looks at batches whose second chunk has no targets: a drawn one, or else one whose targets are overwritten.
+def emptied_look(
+    batches: Sequence[Any], at: int, samples: int, dims: SampleDims, reduction: Reduction, *, new_values: bool
+) -> Look | None:
+    """A look at a batch whose second chunk has no targets: a drawn one, or else one whose targets are overwritten.
 
     Args:
         batches: Batches to choose from.
@@ -94,16 +89,14 @@ def emptied_looks(
         new_values: Whether targets may be overwritten with an ignored value that occurs in no batch.
     """
     looks = [Look(batch, at, samples) for batch in batches]
-    for look in looks:
-        some, none = (count_targets(chunk, reduction, dims) for chunk in look.chunks(dims))
-        if some and not none:
-            yield look
-            return
-    for look in looks:
-        made = _emptied(look, dims, reduction, new_values=new_values)
-        if made is not None:
-            yield made
-            return
+    emptied = (_emptied(look, dims, reduction, new_values=new_values) for look in looks)
+    drawn = (look for look in looks if _is_emptied(look, dims, reduction))
+    return next(itertools.chain(drawn, filter(None, emptied)), None)
+
+
+def _is_emptied(look: Look, dims: SampleDims, reduction: Reduction) -> bool:
+    first, second = (count_targets(chunk, reduction, dims) for chunk in look.chunks(dims))
+    return bool(first and not second)
 
 
 def _unevenness(look: Look, dims: SampleDims, counted: Sequence[Reduction]) -> float:
@@ -129,5 +122,4 @@ def _emptied(look: Look, dims: SampleDims, reduction: Reduction, *, new_values: 
     changed = targets.clone()
     changed.narrow(dim, look.at, look.samples - look.at).fill_(none)
     made = look._replace(batch=with_leaf(look.batch, path, changed))
-    some, left = (count_targets(chunk, reduction, dims) for chunk in made.chunks(dims))
-    return made if some and not left else None
+    return made if _is_emptied(made, dims, reduction) else None

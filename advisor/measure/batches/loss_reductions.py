@@ -23,7 +23,7 @@ def candidates(batches: Sequence[Any], dims: SampleDims) -> Iterator[Reduction]:
     """What a loss may do, the most usual first.
 
     Args:
-        batches: Some, since a value that stands for no target may be missing in one.
+        batches: Several, since a value that stands for no target may be missing in one.
         dims: Where they have their samples.
     """
     yield Reduction(kind="sum")
@@ -71,9 +71,8 @@ def by_class(batches: Sequence[Any], dims: SampleDims, heard: Sequence[ClassWeig
 
 def targets_in(batch: Any, path: str) -> torch.Tensor | None:
     """The tensor at a path; ``None`` if there is none."""
-    return next(
-        (leaf.value for leaf in leaves_of(batch) if leaf.path == path and isinstance(leaf.value, torch.Tensor)), None
-    )
+    found = (leaf.value for leaf in leaves_of(batch) if leaf.path == path)
+    return next((value for value in found if isinstance(value, torch.Tensor)), None)
 
 
 def _leaves_of_samples(batch: Any, dims: SampleDims) -> list[Leaf]:
@@ -93,19 +92,18 @@ def _values(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
 def _summed(leaf: Leaf) -> Iterator[Reduction]:
     """The sum of a mask of weights, or of lengths."""
     value = leaf.value
-    if isinstance(value, list | tuple):
-        if not value or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in value):
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_complex() or bool((value < 0).any()):
             return
-    elif not isinstance(value, torch.Tensor) or value.layout != torch.strided or not _counts(value):
+        is_lengths = value.dim() == 1 and not value.is_floating_point()
+    elif isinstance(value, list | tuple) and value:
+        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in value):
+            return
+        is_lengths = True
+    else:
         return
-    yield Reduction(targets=leaf.path or THE_BATCH, counted="values")
-    is_lengths = isinstance(value, list | tuple) or (value.dim() == 1 and not value.is_floating_point())
-    if is_lengths:
-        yield Reduction(targets=leaf.path or THE_BATCH, counted="values", shifted=True)
-
-
-def _counts(value: torch.Tensor) -> bool:
-    return not value.is_complex() and bool((value >= 0).all())
+    for shifted in (False, True) if is_lengths else (False,):
+        yield Reduction(targets=leaf.path or THE_BATCH, counted="values", shifted=shifted)
 
 
 def _rows(batch: Any, leaves: Sequence[Leaf]) -> Iterator[Reduction]:
@@ -113,13 +111,12 @@ def _rows(batch: Any, leaves: Sequence[Leaf]) -> Iterator[Reduction]:
     for leaf in leaves:
         if not isinstance(leaf.value, list | tuple):
             continue
-        inside = re.compile(re.escape(f"{leaf.path}." if leaf.path else "") + r"\d+(\..*)?")
+        inside = re.compile(re.escape(f"{leaf.path}." if leaf.path else "") + r"\d+(?:\.(.*))?")
         found: dict[str, set[int]] = {}
         for one in leaves_of(batch):
-            if inside.fullmatch(one.path) and isinstance(one.value, torch.Tensor) and one.value.dim():
-                begin = len(leaf.path) + 1 if leaf.path else 0
-                rest = one.path[begin:].partition(".")[2]
-                pattern = ".".join(part for part in (leaf.path, "*", rest) if part)
+            match = inside.fullmatch(one.path)
+            if match and isinstance(one.value, torch.Tensor) and one.value.dim():
+                pattern = ".".join(part for part in (leaf.path, "*", match[1]) if part)
                 found.setdefault(pattern, set()).add(int(one.value.size(0)))
         for pattern, sizes in found.items():
             if len(sizes) > 1:

@@ -29,13 +29,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def identity_of(model: torch.nn.Module, make_batch: Callable[[int], Any], seed: int) -> ModelIdentity:
-    """Describe a model and its batches.
-
-    Args:
-        model: As the user builds it.
-        make_batch: The workload's function.
-        seed: Seed of what it draws.
-    """
+    """Describe a model, as the user builds it, and the batches that ``make_batch`` draws with a seed."""
     tensors = [
         f"{name} {'made later' if is_lazy(tensor) else tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
         for name, tensor in (*model.named_parameters(), *model.named_buffers())

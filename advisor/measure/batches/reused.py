@@ -20,8 +20,8 @@ class _Kept(NamedTuple):
 class ReusedBatches:
     """Undoes what a step has written to its batch.
 
-    A loss may mask tokens in the batch that it is given. A training gets another batch in every step; trials use a few
-    in turn, in which all would be masked after some steps. On a GPU a step works on a copy anyway.
+    A loss may mask tokens in its batch. A training gets another batch in every step; trials reuse a few, in which all
+    would be masked after some steps. On a GPU a step works on a copy anyway.
 
     Copies are kept until the first step shows whether it writes at all.
     """

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from advisor.errors import WorkloadError
-from advisor.measure.batches.batches import make_batches
+from advisor.measure.batches.batches import make_one
 from advisor.measure.batches.parts import Part, Parts, parts_of
 from advisor.measure.memory.storages import tensors_in
 from advisor.training.batch.tree import assumed_dims, leaves_of
@@ -25,7 +25,11 @@ __all__ = ["find_layout", "samples_in"]
 _SIZES = (2, 3, 5, 4, 8, 6, 16)
 """What is asked for, until three are there: two may agree with a length by chance, and some make no odd batch."""
 
-_PACKED = "a packed sequence cannot be cut; return the padded tensor with its lengths, and pack it in the model"
+_UNCUT_KINDS = {
+    "object": "an object of a class that cannot be cut",
+    "packed": "a packed sequence cannot be cut; return the padded tensor with its lengths, and pack it in the model",
+}
+"""Why what is of these kinds cannot be cut."""
 
 _GROWTH = 4
 _LARGEST = 65536
@@ -47,7 +51,7 @@ def find_layout(
     Args:
         make_batch: The workload's function.
         seed: Seed of what it draws.
-        own_batch: The user's own batch, which is asked for as well, whatever it costs.
+        own_batch: The user's own batch size, which is asked for as well, whatever it costs.
         clock: Seconds from any fixed moment.
 
     Raises:
@@ -91,25 +95,17 @@ def _cut(dims: SampleDims) -> SampleDims:
 
 
 def _three(make_batch: Callable[[int], Any], seed: int) -> dict[int, Any]:
-    """Batches of three sizes, growing.
-
-    Raises:
-        Exception: What the user's function raised first, where fewer than three sizes went well.
-    """
+    """Batches of three sizes, growing; what the user's function raised first where fewer went well."""
     made: dict[int, Any] = {}
     errors: list[Exception] = []
     for size in _SIZES:
         try:
-            made[size] = _made(make_batch, size, seed)
+            made[size] = make_one(make_batch, size, seed)
         except Exception as error:  # an odd number of samples may be none for which it was written
             errors.append(error)
         if len(made) == 3:
             return dict(sorted(made.items()))
     raise errors[0]
-
-
-def _made(make_batch: Callable[[int], Any], size: int, seed: int) -> Any:
-    return make_batches(make_batch, size, 1, seed)[0]
 
 
 def _most_samples(
@@ -125,7 +121,7 @@ def _most_samples(
     def asked(size: int) -> tuple[int | None, bool]:
         """The samples that came where they were fewer, and whether still more are worth asking for."""
         begin = clock()
-        batch = _made(make_batch, size, seed)
+        batch = make_one(make_batch, size, seed)
         seconds = clock() - begin
         found = samples_in(batch, layout)
         held = sum(tensor.nbytes for tensor in tensors_in(batch))
@@ -154,7 +150,7 @@ def _last_that_works(make_batch: Callable[[int], Any], works: int, fails: int, s
     while fails - works > 1:
         middle = (works + fails) // 2
         try:
-            _made(make_batch, middle, seed)
+            make_one(make_batch, middle, seed)
             works = middle
         except Exception:
             fails = middle
@@ -174,40 +170,28 @@ def _layout(batches: Sequence[Parts], counts: Sequence[int]) -> BatchLayout | No
     lists = [path for path in paths if kinds[path] in ("list", "words") and columns[path] == [tuple(counts)]]
     lengths = _lengths(columns, counts)
     for path in paths:
+        kind = kinds[path]
         inside_list = any(path != one and path.startswith(f"{one}." if one else "") for one in lists)
-        container = kinds[path] == "list" and path not in lists
-        if inside_list or container or kinds[path] == "inside":
+        if inside_list or kind == "inside" or (kind == "list" and path not in lists):
             continue
-        if kinds[path] == "words" and path not in lists:
+        if kind == "words" and path not in lists:
             dims[path] = None
             continue
-        if kinds[path] == "object":
-            dims[path], reasons[path] = UNCUT, "an object of a class that cannot be cut"
-            continue
-        if kinds[path] == "packed":
-            dims[path] = UNCUT
-            reasons[path] = (
-                "a packed sequence cannot be cut; return the padded tensor with its lengths, and pack it in the model"
-            )
-            continue
-        dims[path], reason = _dim(columns[path], counts, lengths)
+        known = _UNCUT_KINDS.get(kind)
+        dims[path], reason = (UNCUT, known) if known else _dim(columns[path], counts, lengths)
         if reason:
             reasons[path] = reason
-    cut = sorted((dim, number, path) for number, (path, dim) in enumerate(dims.items()) if isinstance(dim, int))
+    layout = BatchLayout(dims=dims, counted_by="", counted_dim=0, uncut_because=reasons)
+    cut = [(dim, number, path) for number, (path, dim) in enumerate(dims.items()) if isinstance(dim, int)]
     if cut:
-        dim, _, path = cut[0]
-        return BatchLayout(dims=dims, counted_by=path, counted_dim=dim, uncut_because=reasons)
+        dim, _, path = min(cut)
+        return msgspec.structs.replace(layout, counted_by=path, counted_dim=dim)
     for path, found in columns.items():
         for dim, sizes in enumerate(found or ()):
-            line = _line(sizes, counts)
-            if line is not None:
-                return BatchLayout(
-                    dims=dims,
-                    counted_by=path,
-                    counted_dim=dim,
-                    per_sample=line[0],
-                    extra=line[1],
-                    uncut_because=reasons,
+            if (line := _line(sizes, counts)) is not None:
+                per_sample, extra = line
+                return msgspec.structs.replace(
+                    layout, counted_by=path, counted_dim=dim, per_sample=per_sample, extra=extra
                 )
     return None
 
@@ -257,13 +241,8 @@ def _line_words(per_sample: int, extra: int) -> str:
 
 def _lengths(columns: Mapping[str, list[tuple[int, ...]] | None], counts: Sequence[int]) -> set[tuple[int, ...]]:
     """Sizes of the other dimensions of what holds samples: the lengths of a batch, which what is shared may have."""
-    return {
-        sizes
-        for found in columns.values()
-        if found is not None and tuple(counts) in found
-        for sizes in found
-        if sizes != tuple(counts)
-    }
+    own = tuple(counts)
+    return {sizes for found in columns.values() if found and own in found for sizes in found if sizes != own}
 
 
 # ---- words --------------------------------------------------------------------------------------------------------

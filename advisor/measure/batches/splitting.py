@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.measure.batches.looks import Look, emptied_looks
+from advisor.measure.batches.looks import Look, emptied_look
 from advisor.measure.batches.loss_reductions import by_class, candidates
-from advisor.measure.batches.weighing import Looked, error_of, is_number, passed, some_of
+from advisor.measure.batches.weighing import Looked, Pass, error_of, is_number, passed, some_of
 from advisor.measure.state.model_state import ModelState
 from advisor.measure.state.no_dropout import without_dropout
 from advisor.training.batch.class_weights import ClassWeights
@@ -97,12 +97,7 @@ def splitting_of(
 
 
 class _Tolerance(NamedTuple):
-    """Largest relative errors.
-
-    Attributes:
-        gradient: Of a gradient.
-        loss: Of a loss, in addition to the random error of its mean over the draws.
-    """
+    """Largest relative errors; that of a loss in addition to the random error of its mean over the draws."""
 
     gradient: float
     loss: float
@@ -131,14 +126,14 @@ class _Looking:
         tolerance = _Tolerance(least, least)
         if quick or looked[0].error(looked[0].usual()) > least:
             looked += [self._look(look) for look in looks[1:2]]
-        found = _found(looked, tolerance, candidates([one.batch for one in looked], self._dims))
+        found = _found(looked, tolerance, self._candidates(looked))
         if found is None:
             looked, found, tolerance = self._looked_closer(looked, tolerance)
         for look in looks[2:]:  # what is unusual may be a coincidence
             if found is None or found[0] is None or not is_quick():
                 break
             looked.append(self._look(look))
-            tried = [found[0], *candidates([one.batch for one in looked], self._dims)]
+            tried = [found[0], *self._candidates(looked)]
             found = _found(looked, tolerance, tried)
         silent = not any(one.has_gradient for one in looked)
         if found is not None and (silent or is_quick()):
@@ -147,37 +142,39 @@ class _Looking:
                 silent = silent and not more.has_gradient
                 looked.append(more)
                 before = [one for one in found if one is not None]
-                found = _found(looked, tolerance, [*before, *candidates([one.batch for one in looked], self._dims)])
+                found = _found(looked, tolerance, [*before, *self._candidates(looked)])
         if found is None:
             furthest = max(looked, key=lambda one: one.error(one.usual()))
             return Splitting(None, furthest.why_not(self._carried(looks[0].batch, looked[0].changed)))
         if silent:
-            return Splitting(
-                None, "none of the batches checked has a gradient, so nothing is known of their micro-batches"
-            )
+            why = "none of the batches checked has a gradient, so nothing is known of their micro-batches"
+            return Splitting(None, why)
         if self._shuffles:
-            return Splitting(
-                None,
-                "its samples are shuffled in the loss or the model (torch.randperm): what is paired "
-                "with what then depends on how many there are",
-            )
+            why = "its samples are shuffled in the loss or the model (torch.randperm): what is paired with what then "
+            return Splitting(None, f"{why}depends on how many there are")
         if quick or found[0] is not None:
             found = self._with_empty_chunk(found, looked, looks[0], drawn, tolerance)
         if found[0] is not None and found[0].kind == "sum" and self._divides(looks[0].batch, larger):
             found = (msgspec.structs.replace(found[0], needs="one process"),)
         changed = self._carried(looks[0].batch, looked[0].changed)
-        return Splitting(
-            found[0], f"a forward pass changes {some_of(changed)}, once for each micro-batch" if changed else ""
-        )
+        why = f"a forward pass changes {some_of(changed)}, once for each micro-batch" if changed else ""
+        return Splitting(found[0], why)
+
+    def _candidates(self, looked: Sequence[Looked]) -> Iterator[Reduction]:
+        return candidates([one.batch for one in looked], self._dims)
 
     def _state_now(self) -> ModelState:
         groups = self._training.optimizer.param_groups
         return ModelState(self._training.model, [self._training.compute_loss], groups)
 
+    def _passed(self, part: Any, seed: Callable[[], None] | None = None) -> Pass:
+        """A pass from the first state of the model."""
+        self.state.restore()
+        return passed(self._training, part, seed or self._seed)
+
     def _look(self, look: Look) -> Looked:
         chunks = look.chunks(self._dims)
-        self.state.restore()
-        whole = passed(self._training, look.batch, self._seed)
+        whole = self._passed(look.batch)
         after_whole = self._state_now()
         self.state.restore()
         parts = [passed(self._training, chunk, self._seed) for chunk in chunks]
@@ -201,7 +198,7 @@ class _Looking:
         """The loss may weight classes, be random, or lack precision: a pass with other random numbers tells."""
         batch = looked[0].batch
         with ClassWeights() as listening, _SeesShort() as short:
-            again = passed(self._training, batch, lambda: _other_numbers(self._seed))
+            again = self._passed(batch, lambda: _other_numbers(self._seed))
         self._shuffles = len(looked[0].chunks) > 1 and looked[0].samples in listening.shuffled
         chance = _BY_CHANCE * error_of(again.gradient, looked[0].whole.gradient)
         least = max(tolerance.loss, _TOLERANCE_OF_HALF if short.seen else 0.0)
@@ -209,8 +206,8 @@ class _Looking:
             self._draws = True
             looked = [self._drawn_again(one) for one in looked]
         tolerance = _Tolerance(max(least, chance), least)
-        batches = [one.batch for one in looked]
-        tried = itertools.chain(candidates(batches, self._dims), by_class(batches, self._dims, listening.heard))
+        heard = by_class([one.batch for one in looked], self._dims, listening.heard)
+        tried = itertools.chain(self._candidates(looked), heard)
         return looked, _found(looked, tolerance, tried), tolerance
 
     def _with_empty_chunk(
@@ -228,20 +225,21 @@ class _Looking:
             return found
         batches = [one.batch for one in looked] + list(drawn)
         new_values = self._training.device.type == "cpu"
-        for empty in emptied_looks(batches, look.at, look.samples, self._dims, reduction, new_values=new_values):
-            try:
-                emptied = self._look(empty)
-            except Exception:  # the loss rejects such a chunk, and training will report it
-                return found
-            if not math.isfinite(emptied.whole.loss) or emptied.adds_up(emptied.weights(reduction), *tolerance):
-                return found
-            tried = [reduction, *candidates([one.batch for one in looked], self._dims)]
-            another = _found([*looked, emptied], tolerance, tried, usual=False)
-            if another is not None:
-                return another
-            even = all(one.is_even(reduction) for one in looked)
-            return (msgspec.structs.replace(reduction, needs="even targets" if even else "targets"),)
-        return found
+        empty = emptied_look(batches, look.at, look.samples, self._dims, reduction, new_values=new_values)
+        if empty is None:
+            return found
+        try:
+            emptied = self._look(empty)
+        except Exception:  # the loss rejects such a chunk, and training will report it
+            return found
+        if not math.isfinite(emptied.whole.loss) or emptied.adds_up(emptied.weights(reduction), *tolerance):
+            return found
+        tried = [reduction, *self._candidates(looked)]
+        another = _found([*looked, emptied], tolerance, tried, usual=False)
+        if another is not None:
+            return another
+        even = all(one.is_even(reduction) for one in looked)
+        return (msgspec.structs.replace(reduction, needs="even targets" if even else "targets"),)
 
     def _drawn_again(self, looked: Looked) -> Looked:
         """Add the losses of further draws: chance may hide a factor in one gradient, but not in a mean of losses."""
@@ -252,20 +250,17 @@ class _Looking:
             if draw >= _FEWEST_DRAWS and time.perf_counter() - begin > _DRAW_SECONDS:
                 break
             for part, losses in zip(parts, drawn, strict=True):
-                self.state.restore()
-                losses.append(passed(self._training, part, functools.partial(_other_numbers, self._seed, draw)).loss)
+                losses.append(self._passed(part, functools.partial(_other_numbers, self._seed, draw)).loss)
         return looked._replace(drawn=drawn)
 
     def _divides(self, batch: Any, larger: Callable[[], Look | None]) -> bool:
         """Whether the loss is divided by a number in the batch that differs for a larger batch."""
-        self.state.restore()
-        whole = passed(self._training, batch, self._seed).loss
+        whole = self._passed(batch).loss
         for leaf in leaves_of(batch):
             if not is_number(leaf.value) or not leaf.value:
                 continue
-            self.state.restore()
             try:
-                loss = passed(self._training, with_leaf(batch, leaf.path, 2 * leaf.value), self._seed).loss
+                loss = self._passed(with_leaf(batch, leaf.path, 2 * leaf.value)).loss
             except Exception:  # a number of another kind, such as one that is a shape
                 continue
             if math.isclose(2 * loss, whole, rel_tol=1e-3):
@@ -278,8 +273,7 @@ class _Looking:
         """State that a pass computes from its earlier value; values that are only stored do not count."""
         if not changed:
             return []
-        self.state.restore()
-        passed(self._training, batch, self._seed)
+        self._passed(batch)
         once = self._state_now()
         passed(self._training, batch, self._seed)
         twice = set(once.difference(self._state_now()))
@@ -289,13 +283,9 @@ class _Looking:
 def _found(
     looked: Sequence[Looked], tolerance: _Tolerance, tried: Iterable[Reduction], *, usual: bool = True
 ) -> tuple[Reduction | None] | None:
-    """A reduction with which the chunks of every batch add up to it; no reduction if the training's default works.
+    """The first reduction tried with which the chunks of every batch add up to it.
 
-    Args:
-        looked: The passes.
-        tolerance: Tolerance of the sums.
-        tried: Candidates, the likeliest first.
-        usual: Whether to try the training's default.
+    No reduction if the training's default works, which is tried before if ``usual``.
     """
     if usual and all(one.adds_up(one.usual(), *tolerance) for one in looked):
         return (None,)

@@ -1,7 +1,7 @@
-"""Batches of as many samples that differ in size: many are drawn, the largest tells memory and typical ones time.
+"""Batches of equally many samples that differ in size: many are drawn; the largest tells memory, typical ones time.
 
-Where batches are padded to their longest sample, or a sample is a document, an image or a graph of any size, two
-batches that happen to be small say nothing about what fits.
+Where batches are padded to their longest sample, or samples are documents, images or graphs of any size, two batches
+that happen to be small say nothing about what fits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from advisor.measure.batches.batches import make_batches
+from advisor.measure.batches.batches import make_one
 from advisor.measure.batches.parts import Parts, numbers_in, parts_of
 from advisor.measure.memory.storages import tensors_in
 from advisor.workload.batch_layout import BatchSizes, SampleDims
@@ -49,7 +49,9 @@ def find_sizes(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> BatchSizes | None:
-    """Draw many batches, and see whether they differ in size.
+    """Draw many batches, and see whether they differ in size; ``None`` if all are of one size.
+
+    What the user's function raises ends the drawing.
 
     Args:
         make_batch: The workload's function.
@@ -57,15 +59,12 @@ def find_sizes(
         dims: Where batches have their samples.
         seed: Seed of what it draws.
         clock: Seconds from any fixed moment.
-
-    Returns:
-        ``None`` where all that were drawn are of one size. What the user's function raises ends the drawing.
     """
     begin = clock()
     drawn: list[Parts] = []
     while len(drawn) < _MOST_BATCHES and (len(drawn) < 2 or clock() - begin < _ENOUGH_SECONDS):
         try:
-            drawn.append(parts_of(_drawn(make_batch, samples, seed, len(drawn))))
+            drawn.append(parts_of(make_one(make_batch, samples, seed, len(drawn))))
         except Exception:  # the data may end here
             break
     numbers = [numbers_in(parts) for parts in drawn]
@@ -109,7 +108,7 @@ def draw_batches(make_batch: Callable[[int], Any], samples: int, sizes: BatchSiz
     made = 0
     for number in [*range(draws), *ahead]:
         try:
-            batch = _drawn(make_batch, samples, seed, number)
+            batch = make_one(make_batch, samples, seed, number)
         except Exception:
             if made < count:
                 raise
@@ -130,24 +129,15 @@ def draw_batches(make_batch: Callable[[int], Any], samples: int, sizes: BatchSiz
     return Drawn([batch for _, batch in held[:count]], largest)
 
 
-def _drawn(make_batch: Callable[[int], Any], samples: int, seed: int, number: int) -> Any:
-    return make_batches(make_batch, samples, 1, seed, first=number)[0]
-
-
 def _most_different(drawn: Sequence[Parts], dims: SampleDims) -> tuple[str, int, list[int]] | None:
     """The dimension that differs most, by its largest against its smallest size, and its size batch by batch."""
-    found: list[tuple[float, str, int, list[int]]] = []
+    found: list[tuple[str, int, list[int]]] = []
     for path, part in drawn[0].items():
         # Entries of a list, and what is in an object, are no part that a user would know by its path.
-        for dim in range(len(part.sizes)) if path in dims and part.kind == "array" else ():
-            if dim == dims.get(path) or any(
-                path not in parts or len(parts[path].sizes) != len(part.sizes) for parts in drawn
-            ):
-                continue
-            entries = [parts[path].sizes[dim] for parts in drawn]
-            if max(entries) > min(entries):
-                found.append((max(entries) / max(1, min(entries)), path, dim, entries))
-    if not found:
-        return None
-    _, path, dim, entries = max(found, key=lambda one: one[0])
-    return path, dim, entries
+        if path not in dims or part.kind != "array":
+            continue
+        shapes = [parts[path].sizes for parts in drawn if path in parts and len(parts[path].sizes) == len(part.sizes)]
+        if len(shapes) == len(drawn):
+            columns = enumerate(map(list, zip(*shapes, strict=True)))
+            found += [(path, dim, sizes) for dim, sizes in columns if dim != dims[path] and min(sizes) < max(sizes)]
+    return max(found, key=lambda one: max(one[2]) / max(1, min(one[2])), default=None)

@@ -1,8 +1,7 @@
-"""Every allocation of the CPU allocator with its time: what the operations used inside themselves, too.
+"""Every allocation of the CPU allocator with its time, including what operations use inside themselves.
 
 A dispatch mode sees results only. Scratch inside an operation (``convolution_backward`` above all) and what the
-autograd engine allocates on its own are 4 % of the peak in convolutional networks. The profiler's allocation events
-have them all.
+autograd engine allocates on its own are 4 % of the peak in convolutional networks.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ __all__ = ["AllocationLog"]
 
 
 class AllocationLog:
-    """Context manager that records the CPU allocator.
+    """Context manager that records the CPU allocator with torch's profiler.
 
     Attributes:
         events: ``(time in ns since the epoch, bytes)`` in order after the context has ended: positive when memory is
-            taken, negative when memory *taken in this context* is given back.
+            allocated, negative when memory *allocated in this context* is freed.
     """
 
     def __init__(self) -> None:

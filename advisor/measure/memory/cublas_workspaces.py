@@ -1,7 +1,7 @@
-"""What cuBLAS holds of the allocator's memory: no tensor, and in every peak that the allocator counts.
+"""What cuBLAS holds of the allocator's memory: no tensor, but in every peak that the allocator counts.
 
-Each thread that multiplies has a handle of its own, and each handle a workspace: on CUDA the forward pass multiplies in
-the caller's thread and the backward pass in autograd's. From Hopper on a workspace has 32 MiB.
+Each thread that multiplies has its own handle with a workspace: on CUDA the forward pass multiplies in the caller's
+thread and the backward pass in autograd's. From Hopper on a workspace has 32 MiB.
 
 Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of PyTorch.
 """

@@ -27,8 +27,8 @@ class _Known(msgspec.Struct):
 class LiveStorages(OperatorMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that knows which storages live at every moment.
 
-    It sees the result of every operation. What an operation allocates and frees before it returns, and what compiled
-    code allocates, is visible to :mod:`advisor.measure.memory.allocation_log` alone.
+    What an operation allocates and frees before it returns, and what compiled code allocates, is visible to
+    :mod:`advisor.measure.memory.allocation_log` alone.
 
     Args:
         device: Device whose storages are counted.
@@ -39,7 +39,7 @@ class LiveStorages(OperatorMode):  # type: ignore[no-untyped-call]
         live_bytes: Live bytes now.
         peak_bytes: Most live bytes so far.
         epoch: Number stamped on storages as they are born; raised by :meth:`next_epoch`.
-        deaths_of_old: ``(time in ns, bytes)`` of storages that existed before the first epoch and were freed since.
+        deaths_of_old: ``(time in ns, bytes)`` of storages from before the first epoch that were freed since.
         exceeded: The error that was raised, kept in case the user's code catches it.
     """
 

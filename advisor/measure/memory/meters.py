@@ -13,13 +13,7 @@ __all__ = ["memory_meter"]
 
 
 def memory_meter(device: torch.device, limit_bytes: int, host_data: HostData) -> MemoryMeter:
-    """The meter for a device.
-
-    Args:
-        device: Where the training runs.
-        limit_bytes: What it may take.
-        host_data: Storages that are no memory of the training (matters on the CPU).
-    """
+    """The meter for a device; ``host_data`` are storages that are no memory of the training (matters on the CPU)."""
     if device.type == "cuda":
         return CudaMemory(device, limit_bytes)
     return CpuMemory(device, limit_bytes, host_data)

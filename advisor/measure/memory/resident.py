@@ -1,4 +1,4 @@
-"""Peak of the memory that a process holds, as the system counts it: what a CPU's trainings take from everybody else."""
+"""Peak of the memory that a process holds, as the system counts it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ _PEAK = "VmHWM:"
 
 
 class ResidentPeak:
-    """The largest resident set from :meth:`restart` on.
-
-    Args:
-        root: Where this process's own entry of ``/proc`` is found.
-    """
+    """The largest resident set from :meth:`restart` on, by this process's own entry of ``/proc``."""
 
     def __init__(self, root: Path = Path("/proc/self")) -> None:
         self._root = root

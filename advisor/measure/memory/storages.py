@@ -13,7 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["HostData", "bytes_of", "living_tensors", "storages_of", "tensors_in", "view_bytes"]
+__all__ = ["HostData", "StorageSet", "bytes_of", "is_in", "living_tensors", "storages_of", "tensors_in", "view_bytes"]
 
 
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
@@ -74,20 +74,28 @@ def living_tensors() -> list[torch.Tensor]:
     return tensors + gradients
 
 
+StorageSet = weakref.WeakValueDictionary[int, torch.UntypedStorage]
+"""Living storages by their identity."""
+
+
+def is_in(known: StorageSet, storage: torch.UntypedStorage) -> bool:
+    """Whether it is among them: identities of those that were freed are used again."""
+    return known.get(storage._cdata) is storage
+
+
 class HostData:
     """Storages that are data waiting on the host, not memory of the training.
 
-    On a CPU the waiting batches and the data set behind them lie in the same memory as the model. They are left out
-    of the count, as they would be with an accelerator.
+    On a CPU the waiting batches and the data set lie in the same memory as the model. They are left out of the
+    count, as they would be with an accelerator.
     """
 
     def __init__(self) -> None:
-        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._storages: StorageSet = weakref.WeakValueDictionary()
 
     def add(self, tree: Any, device: torch.device) -> None:
         """Leave the storages behind the tensors of ``tree`` out of every count."""
-        for key, storage in storages_of(tree, device).items():
-            self._storages[key] = weakref.ref(storage)
+        self._storages.update(storages_of(tree, device))
 
     def add_living(self, device: torch.device) -> None:
         """Leave everything out that exists now."""
@@ -95,18 +103,16 @@ class HostData:
 
     def include(self, other: HostData) -> None:
         """Leave out what another one leaves out as well."""
-        self._storages = {**other._storages, **self._storages}
+        self._storages.update(other._storages)
 
     def without(self, other: HostData) -> HostData:
         """Those of these storages that another one does not hold."""
         rest = HostData()
-        rest._storages = {key: one for key, one in self._storages.items() if key not in other._storages}
+        rest._storages.update({key: one for key, one in self._storages.items() if one not in other})
         return rest
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
-        known = self._storages.get(storage._cdata)
-        # Freed addresses are used again: a dead reference says nothing about the storage that has the address now.
-        return known is not None and known() is storage
+        return is_in(self._storages, storage)
 
 
 def view_bytes(tensors: Iterable[torch.Tensor]) -> int:

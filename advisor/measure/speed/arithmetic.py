@@ -13,8 +13,8 @@ _FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": tor
 _FEW_THREADS = 4
 _REPETITIONS = 10
 _ENOUGH_SECONDS = 0.1
-"""A product that takes longer is done by emulation: more repetitions would cost much and change little. No more time
-than this is spent on others: one of many is left undisturbed even where other programs take the processor away."""
+"""A product that takes longer is emulated: more repetitions would cost much and change little. On others no more time
+than this is spent: one of many is left undisturbed even on a busy processor."""
 
 
 def matmul_rates(device: torch.device, formats: Iterable[str] = tuple(_FORMATS)) -> dict[str, float]:
@@ -22,10 +22,6 @@ def matmul_rates(device: torch.device, formats: Iterable[str] = tuple(_FORMATS))
 
     The fastest of a few products counts; the first, which also loads its kernels, never decides alone. A format that
     the device cannot multiply at all is left out.
-
-    Args:
-        device: Where to measure.
-        formats: Which; default: all of ``"float32"``, ``"bfloat16"`` and ``"float16"``.
     """
     size = matrix_size(device)
     rates = {}
@@ -43,8 +39,8 @@ def matmul_rates(device: torch.device, formats: Iterable[str] = tuple(_FORMATS))
 def matrix_size(device: torch.device) -> int:
     """Rows and columns of the matrices.
 
-    On a CPU a product takes less than the slices in which an operating system shares a processor, or else every one of
-    them would be interrupted where other programs run. Many threads need more work to share.
+    On a CPU a product is shorter than an operating system's time slice: otherwise, where other programs run, each would
+    be interrupted. Many threads need more work to share.
     """
     if device.type == "cuda":
         return 4096

@@ -6,6 +6,7 @@ measurement only ever makes it slower.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -21,8 +22,8 @@ from advisor.training.out_of_memory import is_out_of_memory
 __all__ = ["device_rates"]
 
 _LEAST_SECONDS = 1e-3
-"""A run repeats what it times until it takes this long: longer than reading a clock, shorter than the slices in which
-an operating system shares a processor, so that some runs are left undisturbed."""
+"""A run repeats what it times until it takes this long: longer than reading a clock, shorter than a time slice of the
+operating system, so that some runs are left undisturbed."""
 _MOST_REPETITIONS = 64
 _FEWEST_RUNS = 3
 _MOST_RUNS = 20
@@ -35,8 +36,7 @@ take as long as their launch, and larger ones may not fit beside the training.""
 _LINK_BYTES = 64 * _MIB
 
 _CONVOLUTION = {"cuda": (32, 128, 56), "cpu": (8, 32, 28)}
-"""Samples, channels in and out, height and width: a 3 x 3 layer of a residual network, on a CPU of about a
-millisecond."""
+"""Samples, channels in and out, height and width: a 3 x 3 layer of a residual network."""
 _TINY_LAYERS = 64
 
 _FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -50,7 +50,7 @@ def device_rates(device: torch.device, threads: Mapping[int, float] | None = Non
     Args:
         device: Where.
         threads: The rates by number of threads, if they were measured already. The others are those of the number that
-            nothing disturbs: with more, what other programs take of a CPU says nothing of formats.
+            nothing disturbs: with more, they would be those of a disturbed CPU.
 
     Raises:
         torch.OutOfMemoryError: The device has no room for the tensors, about 128 MiB on a GPU.
@@ -113,10 +113,9 @@ def _bandwidths(device: torch.device) -> tuple[Bandwidth, Bandwidth]:
     copying, writing = [], []
     for size in sizes:
         source, target = (torch.ones(size // 4, device=device) for _ in range(2))
-        copying.append(2 * size / _fastest(lambda target=target, source=source: target.copy_(source), device))  # type: ignore[misc]
+        copying.append(2 * size / _fastest(functools.partial(target.copy_, source), device))
         del target
-        writing.append(size / _fastest(lambda source=source: torch.ones_like(source), device))  # type: ignore[misc]
-        del source
+        writing.append(size / _fastest(functools.partial(torch.ones_like, source), device))
     return (
         Bandwidth(sizes=tuple(2.0 * size for size in sizes), bytes_per_second=tuple(copying)),
         Bandwidth(sizes=tuple(float(size) for size in sizes), bytes_per_second=tuple(writing)),

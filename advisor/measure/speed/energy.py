@@ -21,7 +21,7 @@ class NvmlDevice:
 
     Args:
         uuid: The identifier as CUDA tells it, e.g. ``"5a1f..."``; indices differ between CUDA and NVML, this does not.
-        library: The ``pynvml`` module; loaded by default.
+        library: The ``pynvml`` module; imported by default.
     """
 
     def __init__(self, uuid: str, library: ModuleType | Any | None = None) -> None:
@@ -64,11 +64,7 @@ class NvmlDevice:
 
 
 class EnergyMeter:
-    """Energy between two moments.
-
-    Args:
-        device: The GPU, or ``None`` (a CPU has no counter that every user may read).
-    """
+    """Energy between two moments; of a CPU (``None``) it is unknown: it has no counter that every user may read."""
 
     def __init__(self, device: NvmlDevice | None) -> None:
         self._device = device
@@ -79,11 +75,7 @@ class EnergyMeter:
         self._start = self._device.energy_joules() if self._device else None
 
     def joules(self, seconds: float) -> float | None:
-        """Energy since :meth:`start`.
-
-        Args:
-            seconds: How long the steps took of which the energy is asked; ``None`` is the answer below 0.5 s.
-        """
+        """Energy since :meth:`start`, of steps that took so many seconds; ``None`` below 0.5 s."""
         if self._device is None or self._start is None or seconds < _LEAST_SECONDS:
             return None
         now = self._device.energy_joules()

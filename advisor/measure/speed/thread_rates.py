@@ -12,20 +12,19 @@ __all__ = ["sharing_among", "thread_rates", "undisturbed_threads"]
 
 _ROUNDS = 4
 _WINDOW_SECONDS = 0.03
-"""Several of the slices in which an operating system shares a core, so that waiting for one counts as it does in a
-training: here the mean tells, not the fastest."""
+"""Several of an operating system's time slices, so that waiting counts as it does in a training: the mean, not the
+fastest."""
 
 _SIDE = 256
 _ELEMENTS = 2**18
 _CLEARLY = 1.25
-"""Times as fast with fewer threads from which on other programs must be in the way, or a quota of cores."""
+"""Speedup by fewer threads that only other programs or a quota of cores explain."""
 
 
 def thread_rates(device: torch.device) -> dict[int, float]:
-    """Operators per second with as many threads as torch takes by itself, and with each smaller power of two.
+    """Operators per second with torch's default number of threads, and with each smaller power of two.
 
-    Args:
-        device: Empty for anything but a CPU, and for a single thread.
+    Empty for anything but a CPU, and for a single thread.
     """
     most = torch.get_num_threads()
     if device.type != "cpu" or most == 1:
@@ -49,11 +48,7 @@ def thread_rates(device: torch.device) -> dict[int, float]:
 
 
 def undisturbed_threads(rates: Mapping[int, float]) -> int:
-    """The number of threads at which other rates of the device are its own, and not those of who disturbs it.
-
-    Args:
-        rates: By number of threads.
-    """
+    """The number of threads at which other rates of the device are not those of whatever disturbs it."""
     if not rates:
         return torch.get_num_threads()
     fastest = max(rates, key=lambda count: rates[count])

@@ -1,4 +1,4 @@
-"""Loads what CUDA loads at its first use, so that the first trial of a process does not look as if it had leaked.
+"""Loads what CUDA loads at its first use, so that the first trial of a process does not seem to leak memory.
 
 Contexts, cuBLAS, cuDNN and the kernels themselves are loaded lazily and stay: hundreds of megabytes of host memory.
 """

@@ -36,8 +36,7 @@ _Values = dict[str, npt.NDArray[Any]]
 class FirstGradient:
     """Catches gradients by the model's plain parameter names, unscaled, before they are clipped or used.
 
-    Args:
-        training: Whose gradients; with several processes every one must catch them, and rank 0 has them.
+    With several processes every one must catch them, and rank 0 has them.
     """
 
     def __init__(self, training: Training) -> None:
@@ -77,11 +76,7 @@ class FirstGradient:
             _write(path, self._stride, self._caught)
 
     def compare(self, path: Path) -> tuple[GradientError | None, str]:
-        """Hold what was caught against a file that :meth:`save` wrote.
-
-        Returns:
-            The error, or ``None`` and why there is none.
-        """
+        """Compare what was caught with a file that :meth:`save` wrote: the error, or ``None`` and why there is none."""
         if self._training.world.rank != 0:
             return None, "rank 0 has the gradient"
         return _compared(self._parameters, self._caught, self._stride, path)
@@ -120,17 +115,12 @@ class FirstGradient:
 
 
 def save_gradient(model: torch.nn.Module, path: Path) -> None:
-    """Write the gradients that a model's parameters have now, of a loop without a training, as the reference run's.
-
-    Args:
-        model: The plain model, between its backward pass and the optimizer step.
-        path: A file for :meth:`FirstGradient.compare`.
-    """
+    """Save the gradients of a plain model, between its backward pass and its optimizer step, as the reference run's."""
     _write(path, *_gradients_of(model))
 
 
 def compare_gradient(model: torch.nn.Module, path: Path) -> tuple[GradientError | None, str]:
-    """Hold the gradients that a model's parameters have now against a file, as :meth:`FirstGradient.compare` does."""
+    """Compare the gradients that a plain model has now with a file, as :meth:`FirstGradient.compare` does."""
     stride, caught = _gradients_of(model)
     return _compared(dict(model.named_parameters()), caught, stride, path)
 
@@ -160,14 +150,10 @@ def _compared(parameters: Iterable[str], caught: _Values, stride: int, path: Pat
         difference += float((own - other).square().sum())
     if exact_square == 0:
         return None, "the reference run's first gradient is zero"
-    values = (
-        math.sqrt(difference / exact_square),
-        product / math.sqrt(own_square * exact_square) if own_square else 0.0,
-        math.sqrt(own_square / exact_square),
-    )
-    if not all(math.isfinite(value) for value in values):
+    error, ratio = math.sqrt(difference / exact_square), math.sqrt(own_square / exact_square)
+    cosine = product / math.sqrt(own_square * exact_square) if own_square else 0.0
+    if not all(map(math.isfinite, (error, cosine, ratio))):
         return None, "the first gradient is not finite"
-    error, cosine, ratio = values
     return GradientError(error=error, cosine=min(cosine, 1.0), norm_ratio=ratio), ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,6 +13,8 @@ from advisor.measure.state.outer_state import outer_places, outer_values
 from advisor.training.contents import contents, copied, kept_in, numbers_in, refill
 
 __all__ = ["ModelState", "state_changes", "state_values"]
+
+_Key = TypeVar("_Key")
 
 _COUNTS = (int, float, torch.Tensor)
 """What a module may count in, besides buffers."""
@@ -52,16 +54,14 @@ class ModelState:
             {name: value for name, value in group.items() if isinstance(value, int | float)} for group in groups
         ]
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-        self._others: dict[tuple[str, str], Any] = {}
         self._all = {
             (name, one): value for name, module in model.named_modules() for one, value in vars(module).items()
         }
-        for name, module in model.named_modules():
-            for attribute, value in vars(module).items():
-                if isinstance(value, torch.Tensor) and value.grad_fn is None:
-                    self._others[name, attribute] = value.detach().clone()
-                elif isinstance(value, _COUNTS):
-                    self._others[name, attribute] = value
+        self._others = {
+            key: value if isinstance(value, torch.Tensor) and value.grad_fn is not None else _copy(value)
+            for key, value in self._all.items()
+            if isinstance(value, _COUNTS)
+        }
         self._frozen = {
             f"{name}.{own}": parameter.detach().clone()
             for name, module in model.named_modules()
@@ -70,11 +70,7 @@ class ModelState:
         owners = [*model.named_modules(), *((one.__name__, one) for one in functions if hasattr(one, "__name__"))]
         held = [container for _, owner in owners for _, container in kept_in(owner)]
         self._contents = [(one, copied(contents(one))) for one in {id(one): one for one in held}.values()]
-        self._kept = {
-            f"{name}.{own}": value.detach().clone() if isinstance(value, torch.Tensor) else value
-            for name, owner in owners
-            for own, value in numbers_in(owner)
-        }
+        self._kept = {f"{name}.{own}": _copy(value) for name, owner in owners for own, value in numbers_in(owner)}
         self._kept |= {
             f"len({f'{name}.{own}'.lstrip('.')})": len(container)
             for name, owner in owners
@@ -121,31 +117,27 @@ class ModelState:
 
     def difference(self, other: ModelState) -> list[str]:
         """What is not as in another state, by name."""
-        names = [name for name, buffer in self._buffers.items() if not _alike(buffer, other._buffers.get(name))]
-        names += [
-            ".".join(filter(None, key))
-            for key, value in self._others.items()
-            if not _alike(value, other._others.get(key))
-        ]
-        names += [name.lstrip(".") for name, value in self._kept.items() if not _alike(value, other._kept.get(name))]
+        names = _differing(self._buffers, other._buffers)
+        names += [".".join(filter(None, key)) for key in _differing(self._others, other._others)]
+        names += [name.lstrip(".") for name in _differing(self._kept, other._kept)]
         for own, others in zip(self._options, other._options, strict=True):
-            names += [f"the optimizer's {name}" for name, value in own.items() if not _alike(value, others.get(name))]
+            names += [f"the optimizer's {name}" for name in _differing(own, others)]
         # Nothing but an update writes to parameters: an average of others may move by less than sums differ.
         names += [
             name.lstrip(".")
             for name, value in self._frozen.items()
             if name in other._frozen and not torch.equal(value, other._frozen[name])
         ]
-        return names + [name for name, value in self._outer.items() if not _alike(value, other._outer.get(name))]
+        return names + _differing(self._outer, other._outer)
 
 
 def state_changes(
     before: Mapping[str, Any], after: Mapping[str, Any], names: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """By how much what is kept has changed: numbers, the length of collections, the norm of a tensor's change.
+    """By how much what :func:`state_values` held has changed: the norm of a tensor's change, the difference of numbers.
 
     Args:
-        before: What :func:`state_values` held.
+        before: What it held.
         after: What it holds now.
         names: What to tell, changed or not; ``None`` for whatever has changed.
     """
@@ -162,11 +154,7 @@ def state_changes(
 
 
 def state_values(modules: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
-    """What modules keep: a copy of tensors, numbers, the length of collections.
-
-    Args:
-        modules: By their names in the user's model, whatever has been wrapped around them since.
-    """
+    """What modules keep, by their names in the user's model: copies of tensors, numbers, the length of collections."""
     values: dict[str, Any] = {}
     for name, module in modules.items():
         for attribute, value in (*module._buffers.items(), *vars(module).items()):
@@ -174,25 +162,31 @@ def state_values(modules: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
             if isinstance(value, torch.Tensor):
                 if not value.requires_grad and value.layout == torch.strided:
                     values[place] = value.detach().clone()
-            elif attribute in _OF_EVERY_MODULE or isinstance(value, bool):
-                continue
-            elif isinstance(value, int | float):
-                values[place] = value
-            elif isinstance(value, _COLLECTIONS):
-                values[f"len({place})"] = len(value)
+            elif attribute not in _OF_EVERY_MODULE and not isinstance(value, bool):
+                if isinstance(value, int | float):
+                    values[place] = value
+                elif isinstance(value, _COLLECTIONS):
+                    values[f"len({place})"] = len(value)
         for attribute, value in (*frozen_parameters(module), *numbers_in(module)):
-            place = f"{name}.{attribute}" if name else attribute
-            values[place] = value.detach().clone() if isinstance(value, torch.Tensor) else value
+            values[f"{name}.{attribute}" if name else attribute] = _copy(value)
     return values
 
 
 def frozen_parameters(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Parameters that no optimizer moves, but perhaps a pass, as an average of others is; not those that are large."""
+    """Small parameters that no optimizer moves, but perhaps a pass, as an average of others is."""
     return [
         (name, parameter)
         for name, parameter in module.named_parameters(recurse=False)
         if not parameter.requires_grad and parameter.layout == torch.strided and parameter.numel() <= _MOST_FROZEN
     ]
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _differing(own: Mapping[_Key, Any], others: Mapping[_Key, Any]) -> list[_Key]:
+    return [key for key, value in own.items() if not _alike(value, others.get(key))]
 
 
 def _change(before: Any, after: Any) -> float:

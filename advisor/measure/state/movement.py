@@ -59,11 +59,7 @@ class Movement:
         return cls(stored["steps"][0], stored["buffers"], stored["stride"])
 
     def look(self, state: Mapping[str, Any]) -> None:
-        """Keep the values as they are now.
-
-        Args:
-            state: Name -> tensor, such as a plain model's ``state_dict()``.
-        """
+        """Keep the values as they are now, of tensors by name, such as a plain model's ``state_dict()``."""
         self._steps.append(self._those(self._names, state))
         self._buffers = self._those(self._buffer_names, state)
 
@@ -73,11 +69,10 @@ class Movement:
         save_whole(path, {"stride": self._stride, "steps": steps, "buffers": _tensors(self._buffers)})
 
     def compare(self, path: Path) -> tuple[tuple[float, ...], str]:
-        """Hold it against a file that :meth:`save` wrote.
+        """Compare with a file that :meth:`save` wrote.
 
         Returns:
-            After each step the norm of the difference of the two movements, relative to that of the file's; or why
-            there is none.
+            After each step the norm of the difference of the two movements, relative to that of the file's; or why not.
         """
         steps: list[dict[str, torch.Tensor]] = torch.load(path, weights_only=True)["steps"]
         plain, own = [_arrays(step) for step in steps], self._steps
@@ -88,12 +83,7 @@ class Movement:
         return tuple(_relative(ours, theirs) for ours, theirs in pairs), ""
 
     def other_buffers(self, path: Path, *, exact: bool) -> tuple[str, ...]:
-        """Names of the buffers that ended otherwise than those of a file.
-
-        Args:
-            path: What :meth:`save` wrote.
-            exact: Whether the same bits are asked for.
-        """
+        """Names of the buffers that ended otherwise than those of a file, to the bit if ``exact``."""
         plain = _arrays(torch.load(path, weights_only=True)["buffers"])
         tolerance = 0.0 if exact else _ALIKE
         return tuple(

@@ -22,12 +22,7 @@ Place = tuple[str, Any]
 
 
 def outer_places(modules: Iterable[torch.nn.Module], functions: Iterable[Callable[..., Any]] = ()) -> list[Place]:
-    """The classes and functions that are the user's, and the files that they come from.
-
-    Args:
-        modules: Of the model.
-        functions: The user's own, such as the loss.
-    """
+    """The user's classes among a model's modules, and their own functions, such as the loss, with the files of both."""
     kinds = {kind for module in modules for kind in type(module).__mro__ if _is_of_user(kind)}
     files = {kind.__module__ for kind in kinds} | {one.__module__ for one in functions if _is_of_user(one)}
     places: list[Place] = [
@@ -38,7 +33,7 @@ def outer_places(modules: Iterable[torch.nn.Module], functions: Iterable[Callabl
 
 
 def outer_values(places: Iterable[Place]) -> dict[str, Any]:
-    """What is kept there: numbers, copies of small tensors, the length of collections and the sum of a few numbers."""
+    """What is kept there: numbers, small tensors, the length of collections and the sum of a few numbers."""
     values: dict[str, Any] = {}
     for words, holder in places:
         for name, value in _kept(holder):

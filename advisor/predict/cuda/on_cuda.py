@@ -1,4 +1,4 @@
-"""A trace on this machine that stands for one on a CUDA device, and what torch's allocator would take there."""
+"""A trace that stands for one on a CUDA device, and what torch's allocator would reserve there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _batches_copied() -> Generator[None, None, None]:
 
 
 def cublas_workspace_bytes(device: CudaDevice) -> int:
-    """What torch takes from its allocator for cuBLAS in a thread, with its first product and for good.
+    """What torch allocates for cuBLAS in a thread, with its first product and for good.
 
     On CUDA two threads multiply: the caller's, and that of the backward pass.
 
@@ -66,15 +66,15 @@ def on_cuda(
     limit_bytes: int,
     device: CudaDevice,
 ) -> MemoryPrediction:
-    """Complete a prediction with what the caching allocator would take, and with what is known to be missing.
+    """Complete a prediction with what the caching allocator would reserve, and with what is known to be missing.
 
     Args:
         prediction: Of live bytes.
         first: A trace that it was made of, on the device or standing for it.
         second: The other.
         micro_batch: The batch asked for.
-        limit_bytes: What the training may take.
-        device: The device.
+        limit_bytes: Memory limit of the training.
+        device: Where.
     """
     notes = list(prediction.notes)
     if first.calls or second.calls:

@@ -1,4 +1,4 @@
-"""What the caching allocator takes at any micro-batch: the allocations of two traces, replayed at a third batch."""
+"""What the caching allocator reserves at any micro-batch: the allocations of two traces, replayed at a third batch."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class AllocationLog(msgspec.Struct, frozen=True):
         workspace_calls: Calls that allocate workspace, in order.
         device: On which they do.
         begin: Index of the first change of the step.
-        moved: Index of the first change after the model was on the device.
-        products: Indices of the changes before which cuBLAS takes a workspace for good, in order.
+        products: Indices of the changes before which cuBLAS allocates a workspace for good, in order.
         workspace_bytes: Of one.
+        moved: Index of the first change after the model was on the device.
     """
 
     changes: list[tuple[int, Affine]]
@@ -121,7 +121,7 @@ class AllocationLog(msgspec.Struct, frozen=True):
 def allocation_log(
     first: StepTrace, second: StepTrace, device: CudaDevice, workspace_bytes: int = 0
 ) -> AllocationLog | None:
-    """The log from two traces of the same training at two micro-batches.
+    """The log from two traces of a training at two micro-batches; ``None`` if the steps differ in more than sizes.
 
     Allocations before the step count, as they fragment the memory. If they differ (some are made once per process), the
     log begins with what is live when the step begins.
@@ -130,10 +130,7 @@ def allocation_log(
         first: At one micro-batch.
         second: At another one.
         device: The device that they are of, or stand for.
-        workspace_bytes: What cuBLAS takes with the first product in each pass.
-
-    Returns:
-        The log; ``None`` where the steps differ in more than sizes.
+        workspace_bytes: What cuBLAS allocates with the first product in each pass.
     """
     for whole in (True, False):
         (one, mine, begin, moved), (other, theirs, _, _) = (_events(trace, whole=whole) for trace in (first, second))
@@ -211,12 +208,7 @@ def _through(
 def reserved(log: AllocationLog, *, micro_batch: int, expandable: bool, limit_bytes: int, at_most: int) -> Reserved:
     """Replay a log at the batch asked for and at the largest that fits, which is found to within one percent.
 
-    Args:
-        log: The allocations.
-        micro_batch: The batch asked for.
-        expandable: Whether ``expandable_segments`` is on.
-        limit_bytes: Reserved bytes that may not be passed.
-        at_most: No batch above this one can fit: that at which live tensors alone fill the limit; 0 to look for none.
+    No batch above ``at_most`` can fit, at which live tensors alone fill the limit; 0 to look for none.
     """
 
     def play(batch: int, limit: int | None) -> Replay:

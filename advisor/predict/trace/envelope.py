@@ -69,13 +69,7 @@ def _kinds(trace: StepTrace) -> list[str]:
 
 
 def predict_aligned(first: StepTrace, second: StepTrace, *, accumulation_steps: int = 1) -> MemoryPrediction:
-    """The prediction from two traces that are alike.
-
-    Args:
-        first: At one micro-batch.
-        second: At another.
-        accumulation_steps: Passes of the traced step.
-    """
+    """The prediction from two traces that are alike, each of a step of so many passes."""
     assert are_alike(first, second), "traces that differ in more than sizes"
     one, other = _live(first), _live(second)
     apart = second.micro_batch - first.micro_batch
@@ -96,9 +90,7 @@ def predict_aligned(first: StepTrace, second: StepTrace, *, accumulation_steps: 
 def predict_fitted(traces: Sequence[StepTrace], *, accumulation_steps: int = 1) -> MemoryPrediction:
     """The prediction where the batch changes what is done: for every phase the line through its two peaks.
 
-    Args:
-        traces: Two, at different micro-batches; the larger and the further apart, the better.
-        accumulation_steps: Passes of the traced step.
+    The larger the two micro-batches and the further apart, the better.
     """
     first, second = sorted(traces, key=lambda trace: trace.micro_batch)
     one, other = _live(first), _live(second)

@@ -26,16 +26,16 @@ _ROW_ALIGNMENT_BYTES = 16
 @contextlib.contextmanager
 def grouped_products_of_all_types() -> Generator[None, None, None]:
     """Let fake tensors be multiplied so, in the whole process."""
-    operator = getattr(torch.ops.aten, "_grouped_mm", None)
+    operator = torch.ops.aten._grouped_mm.default
     known: dict[Any, Any] = fake_impls.op_implementations_dict
-    if operator is None or operator.default in known:
+    if operator in known:
         yield
         return
-    known[operator.default] = _product
+    known[operator] = _product
     try:
         yield
     finally:
-        del known[operator.default]
+        del known[operator]
 
 
 def _product(

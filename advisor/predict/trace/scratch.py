@@ -7,6 +7,7 @@ is affine in the batch and depends on the operator alone, so it can be measured 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -84,10 +85,6 @@ def _given(argument: Any, batch: int) -> Any:
     return list(argument) if isinstance(argument, tuple) else argument
 
 
-def _peak(events: list[tuple[int, int]], begin: int, end: int) -> int:
-    live = peak = 0
-    for moment, change in events:
-        if begin <= moment <= end:
-            live += change
-            peak = max(peak, live)
-    return peak
+def _peak(events: Iterable[tuple[int, int]], begin: int, end: int) -> int:
+    inside = (change for moment, change in events if begin <= moment <= end)
+    return max(itertools.accumulate(inside, initial=0))

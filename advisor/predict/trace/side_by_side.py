@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import pickle
-import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from multiprocessing.connection import Connection
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -21,9 +23,6 @@ Second = TypeVar("Second")
 
 _PATIENCE, _GRACE_SECONDS = 3.0, 5.0
 """The forked one is given up after this many times as long as the other takes, and some seconds."""
-
-_PIECE = 1 << 20
-_LENGTH_BYTES = 8
 
 
 def side_by_side(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
@@ -66,55 +65,44 @@ def _fork(calculate: Callable[[], object]) -> _Forked | None:
     """A process that makes it; ``None`` if none can be forked."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else both would write what is in it
-    here, there = os.pipe()
+    here, there = multiprocessing.Pipe(duplex=False)
     try:
         process = os.fork()
     except OSError:
-        os.close(here)
-        os.close(there)
+        here.close()
+        there.close()
         return None
     if process == 0:
         _calculate(calculate, there)
-    os.close(there)
+    there.close()
     return _Forked(process, here)
 
 
-class _Forked:
-    """A process that makes one calculation and sends its result through a pipe, or ends without one."""
+class _Forked(NamedTuple):
+    """A process that makes one calculation and sends its result, or ends without one."""
 
-    def __init__(self, process: int, pipe: int) -> None:
-        self._process = process
-        self._pipe = pipe
+    process: int
+    sent: Connection
 
     def received(self, seconds: float) -> bytes | None:
-        """What it sends; ``None`` if that is not there in time or not complete."""
-        deadline = time.monotonic() + seconds
-        data = bytearray()
-        while select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            piece = os.read(self._pipe, _PIECE)
-            if not piece:
-                break
-            data += piece
-        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-        complete = len(data) >= _LENGTH_BYTES and len(data) == _LENGTH_BYTES + length
-        return bytes(data[_LENGTH_BYTES:]) if complete else None
+        """What it sends; ``None`` if that does not arrive in time, or not completely."""
+        with contextlib.suppress(EOFError, OSError):
+            return self.sent.recv_bytes() if self.sent.poll(seconds) else None
+        return None
 
     def end(self) -> None:
         """Leave nothing of it."""
-        os.close(self._pipe)
-        os.kill(self._process, signal.SIGKILL)  # not yet waited for, so that the number is still its own
-        os.waitpid(self._process, 0)
+        self.sent.close()
+        os.kill(self.process, signal.SIGKILL)  # not yet waited for, so that the number is still its own
+        os.waitpid(self.process, 0)
 
 
-def _calculate(calculate: Callable[[], object], pipe: int) -> None:
+def _calculate(calculate: Callable[[], object], pipe: Connection) -> None:
     """In the forked process: never returns."""
     try:
         # The threads that share an operator's work were not forked, and it would wait for them.
         torch.set_num_threads(1)
-        result = pickle.dumps(calculate())
-        data = memoryview(len(result).to_bytes(_LENGTH_BYTES, "little") + result)
-        while data:
-            data = data[os.write(pipe, data) :]
+        pipe.send_bytes(pickle.dumps(calculate()))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except BaseException:  # it is made again by the other process, which raises what it raises

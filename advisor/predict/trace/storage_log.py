@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from advisor.measure.memory.operator_mode import OperatorMode
-from advisor.measure.memory.storages import tensors_in
+from advisor.measure.memory.storages import StorageSet, is_in, tensors_in
 from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
 from advisor.predict.trace.scratch import Call, call_of
@@ -57,6 +56,7 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
         stands_for_another: Whether it stands for another.
         calls: ``(index of the first event after it, call, batch)`` of operators that allocate workspace on a CPU.
         workspace_calls: Calls that do so on CUDA, where it is the device or stood for.
+        uses_host: Whether anything was made for the host.
         products: For the forward and the backward pass, which have a thread each on CUDA, the index of the first event
             after their first product of matrices.
         moved: Index of the first event after the model was moved to its device.
@@ -72,28 +72,25 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
         self.moved = 0
         self.device = device.type
         self.stands_for_another = stands_for_another
-        self._on_host: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.uses_host = False
+        self._on_host: StorageSet = weakref.WeakValueDictionary()
         self._sizes: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self._ignored: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-
-    @property
-    def uses_host(self) -> bool:
-        """Whether anything was made for the host."""
-        return bool(self._on_host)
+        self._known: StorageSet = weakref.WeakValueDictionary()
+        self._deaths: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._ignored: StorageSet = weakref.WeakValueDictionary()
 
     def ignore(self, tree: Any) -> None:
         """Leave out the storages behind the tensors of ``tree``."""
         for tensor in tensors_in(tree):
-            storage = tensor.untyped_storage()
-            self._ignored[storage._cdata] = weakref.ref(storage)
+            self._ignored[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
 
     def begin_with(self, tree: Any) -> None:
         """Begin anew with the storages behind the tensors of ``tree``, in order; all others are left out."""
         kept = {tensor.untyped_storage()._cdata for tensor in tensors_in(tree)}
-        self._ignored.update((key, reference) for key, reference in self._references.items() if key not in kept)
-        for known in (self._references, self._numbers, self._sizes, self.events, self.operators, self.calls):
+        self._ignored.update({key: one for key, one in self._known.items() if key not in kept})
+        self._known.clear()
+        for known in (self._deaths, self._numbers, self._sizes, self.events, self.operators, self.calls):
             known.clear()
         self.workspace_calls.clear()
         self.products.clear()
@@ -107,10 +104,8 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
 
     def look_again(self) -> None:
         """Notice storages that were resized in place, as sharded parameters are: no operator says so."""
-        for key, reference in list(self._references.items()):
-            storage = reference()
-            if storage is not None:
-                self._resize(self._numbers[key], storage.nbytes())
+        for key, storage in self._known.items():
+            self._resize(self._numbers[key], storage.nbytes())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (device := device_asked_for(func, args)) is not None:
@@ -124,8 +119,9 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
         if self.stands_for_another and self._is_of_host(args):
             for tensor in tensors_in(result):
                 storage = tensor.untyped_storage()
-                if not self._is_known(storage):
-                    self._on_host[storage._cdata] = self._ignored[storage._cdata] = weakref.ref(storage)
+                if not is_in(self._known, storage) and not is_in(self._ignored, storage):
+                    self._on_host[storage._cdata] = self._ignored[storage._cdata] = storage
+                    self.uses_host = True
         elif has_workspace(name) and (self.device == "cuda" or self.stands_for_another):
             begin = len(self.events)
             births = tuple(self._born(tensor, name) for tensor in tensors_in(result))
@@ -147,27 +143,25 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
         side = current_side()
         if side is not None:
             return side is Side.HOST
-        if not self._on_host:
+        if not self.uses_host:
             return False
         given = [tensor.untyped_storage() for tensor in tensors_in(args)]
-        return bool(given) and all(_is_in(self._on_host, storage) for storage in given)
-
-    def _is_known(self, storage: torch.UntypedStorage) -> bool:
-        return _is_in(self._references, storage) or _is_in(self._ignored, storage)
+        return bool(given) and all(is_in(self._on_host, storage) for storage in given)
 
     def _see(self, storage: torch.UntypedStorage, operator: str) -> int | None:
         key = storage._cdata
-        if _is_in(self._references, storage):
+        if is_in(self._known, storage):
             number = self._numbers[key]
             self._resize(number, storage.nbytes())
             return number
-        if _is_in(self._ignored, storage):
+        if is_in(self._ignored, storage):
             return None
         number = len(self.operators)
         self.operators.append(operator)
         self._numbers[key] = number
         self._sizes[number] = 0
-        self._references[key] = weakref.ref(storage, functools.partial(self._forget, key, number))
+        self._known[key] = storage
+        self._deaths[number] = weakref.ref(storage, functools.partial(self._forget, number))
         self._resize(number, storage.nbytes())
         return number
 
@@ -177,9 +171,8 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
             self._sizes[number] = size
             self.events.append((number, growth))
 
-    def _forget(self, key: int, number: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
-        if self._numbers.get(key) == number:  # the address may already be that of another storage
-            del self._numbers[key], self._references[key]
+    def _forget(self, number: int, _reference: weakref.ref[torch.UntypedStorage]) -> None:
+        del self._deaths[number]
         self._resize(number, 0)
 
 
@@ -194,9 +187,3 @@ def _as_laid_out(func: Any, result: Any) -> Any:
     if func is not _LAYER_NORM_BACKWARD or result[0] is None or result[0].is_contiguous():
         return result
     return (torch.empty_like(result[0], memory_format=torch.contiguous_format), *result[1:])
-
-
-def _is_in(known: Mapping[int, weakref.ref[torch.UntypedStorage]], storage: torch.UntypedStorage) -> bool:
-    """Whether it is among them, and does not just have the address of one that is gone."""
-    reference = known.get(storage._cdata)
-    return reference is not None and reference() is storage

@@ -141,13 +141,7 @@ def plain(value: Any) -> Any:
 def call_between(
     first: tuple[int, WorkspaceCall], second: tuple[int, WorkspaceCall], micro_batch: int
 ) -> WorkspaceCall:
-    """The call at a third batch.
-
-    Args:
-        first: A micro-batch, and the call at it.
-        second: Another one.
-        micro_batch: The batch that is wanted.
-    """
+    """The call at a third micro-batch, from the calls at two."""
     (small, one), (large, other) = first, second
     if micro_batch in (small, large):
         return one if micro_batch == small else other

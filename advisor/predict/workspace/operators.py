@@ -188,25 +188,12 @@ def _roll(call: WorkspaceCall, device: CudaDevice) -> Iterator[Step]:
     yield from others
 
 
-_NORM = _reduction(_FLOAT)
 _RULES: Mapping[str, _Rule] = {
-    "sum.default": _sum,
-    "sum.dim_IntList": _sum,
-    "mean.default": _sum,
-    "mean.dim": _sum,
-    "linalg_vector_norm.default": _NORM,
-    "norm.Scalar": _NORM,
-    "norm.ScalarOpt_dim": _NORM,
-    "amax.default": _reduction(),
-    "amin.default": _reduction(),
-    "max.default": _reduction(),
-    "min.default": _reduction(),
-    "max.dim": _reduction(_PAIR),
-    "min.dim": _reduction(_PAIR),
-    "argmax.default": _reduction(_PAIR),
-    "argmin.default": _reduction(_PAIR),
-    "var.correction": _reduction(_PAIR, vector=2),
-    "var_mean.correction": _reduction(_PAIR, vector=2),
+    **dict.fromkeys(("sum.default", "sum.dim_IntList", "mean.default", "mean.dim"), _sum),
+    **dict.fromkeys(("linalg_vector_norm.default", "norm.Scalar", "norm.ScalarOpt_dim"), _reduction(_FLOAT)),
+    **dict.fromkeys(("amax.default", "amin.default", "max.default", "min.default"), _reduction()),
+    **dict.fromkeys(("max.dim", "min.dim", "argmax.default", "argmin.default"), _reduction(_PAIR)),
+    **dict.fromkeys(("var.correction", "var_mean.correction"), _reduction(_PAIR, vector=2)),
     "native_dropout.default": _dropout,
     "_softmax_backward_data.default": _softmax_backward,
     "native_layer_norm.default": _layer_norm,

@@ -1,7 +1,7 @@
 """What a reduction allocates as workspace on CUDA: partial results of blocks that share an output.
 
 A sum over many rows with few results, such as the gradient of a bias, would leave most of the device idle if each
-result were one block's. So several blocks work on one, and put what they have into a buffer of the caching allocator.
+result were one block's. So several blocks work on one, and put their partial results into a buffer.
 
 Source: ``setReduceConfig`` and ``gpu_reduce_kernel`` in ``aten/src/ATen/native/cuda/Reduce.cuh`` of PyTorch (its wheels
 have it), and ``reorder_dimensions`` and ``coalesce_dimensions`` in ``aten/src/ATen/TensorIterator.cpp``.
@@ -64,13 +64,6 @@ def reduction_buffers(
     """Bytes of the partial results and of the counters beside them; zeros where each result is one block's.
 
     Inputs of more than 2 GiB, which torch reduces in several parts, are taken to need none.
-
-    Args:
-        sizes: Of the input.
-        strides: Of the input.
-        reduced: Dimensions that are reduced.
-        kind: How the kernel adds up.
-        device: Where.
     """
     extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if 0 in sizes or extent * kind.item_bytes > _LARGEST_INDEX or math.prod(sizes) > _LARGEST_INDEX:
