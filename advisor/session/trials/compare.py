@@ -199,7 +199,7 @@ class ComparingEvaluator(Evaluator):
         wanted = min(max(own.micro_batch, _efficient_batch(plain, sizing)), in_time)
         if not own.methods and plain.seconds(own.micro_batch) <= self._budget.limits.turn_seconds:
             wanted = max(wanted, own.micro_batch)  # then others are compared with the baseline itself
-        wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
+        wanted = min(wanted, plain.largest_batch(self._goal.limit_on(1)))
         if self._goal.global_batch is not None:
             wanted = min(wanted, self._goal.global_batch)
         least = min(self._trials.first_batch, own.micro_batch)

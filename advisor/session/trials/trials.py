@@ -96,10 +96,6 @@ class Trials:
         self.most_samples = min(known, default=None)
         return result
 
-    def limit_on(self, gpu_count: int) -> int:
-        """The memory limit of each device when so many train together."""
-        return self._goal.limit_on(gpu_count)
-
     def size(
         self, combination: Combination, largest_batch: int | None, *, alone: bool = False
     ) -> tuple[MemoryModel | None, SizeResult]:
@@ -159,7 +155,7 @@ class Trials:
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
-                limit_of_timed_bytes=self.limit_on(combination.gpu_count),
+                limit_of_timed_bytes=self._goal.limit_on(combination.gpu_count),
                 compare_at=None if beside is None else self.turns.compare_at,
                 **self._taking_turns(beside),
             )
@@ -331,7 +327,9 @@ class Trials:
             policy=policy,
             model_size=self._model_size,
             device=self._context.hardware.device,
-            memory_limit_bytes=self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes,
+            memory_limit_bytes=self._goal.limit_on(policy.gpu_count)
+            if memory_limit_bytes is None
+            else memory_limit_bytes,
             seed=self._context.request.seed,
             layout=self._layout,
             measure_seconds=self._limits.measure_seconds if measure_seconds is None else measure_seconds,
