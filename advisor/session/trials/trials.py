@@ -42,12 +42,6 @@ _COMPARED_STEPS = 30
 class Trials:
     """The trials of one study at one size of the model: sizings, timings, comparisons, confirmations.
 
-    Args:
-        context: The study.
-        runner: Runs specs in worker processes, or answers from the study folder.
-        model_size: The model size that every trial builds; see :meth:`at_size`.
-        most_samples: The most samples that ``make_batch`` makes, if trials at another size found a limit.
-
     Attributes:
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
         most_samples: The most samples that ``make_batch`` makes, if it made fewer than it was asked for.
@@ -327,9 +321,7 @@ class Trials:
             policy=policy,
             model_size=self._model_size,
             device=self._context.hardware.device,
-            memory_limit_bytes=self._goal.limit_on(policy.gpu_count)
-            if memory_limit_bytes is None
-            else memory_limit_bytes,
+            memory_limit_bytes=memory_limit_bytes or self._goal.limit_on(policy.gpu_count),
             seed=self._context.request.seed,
             layout=self._layout,
             measure_seconds=self._limits.measure_seconds if measure_seconds is None else measure_seconds,

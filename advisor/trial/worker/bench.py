@@ -120,12 +120,7 @@ class Bench(Generic[_S]):
         )
 
     def wrapped_training(self, wrapper: Path, text: str = "") -> contextlib.AbstractContextManager[Training]:
-        """Build the model and pass it to an emitted wrapper, as the user will.
-
-        Args:
-            wrapper: The wrapper's file.
-            text: Its content, for machines that do not have the file.
-        """
+        """Build the model and pass it to an emitted wrapper, as the user will."""
 
         def apply(model: torch.nn.Module) -> Training:
             module = types.ModuleType("momadvise_wrapper")

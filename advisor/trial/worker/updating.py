@@ -20,11 +20,6 @@ def until_updated(training: Training, attempt: Callable[[], _Answer], agree: Agr
 
     Under float16 the first steps are skipped while the scale of the loss is found: they create no optimizer state,
     whose memory must be measured, and their losses are a step behind those they are compared with.
-
-    Args:
-        training: What is trained.
-        attempt: One step, on the same batch and from the same seed every time; the last one's result is returned.
-        agree: Makes the number of attempts the same on all ranks.
     """
     scaler = training.gradient_scaler
     if scaler is None:
