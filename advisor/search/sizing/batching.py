@@ -11,14 +11,7 @@ from advisor.errors import OptionError
 from advisor.search.sizing.memory_model import round_batch
 from advisor.text.units import format_bytes
 
-__all__ = [
-    "AFTER_FLUSHES",
-    "AFTER_OUT_OF_MEMORY",
-    "Batch",
-    "choose_batch",
-    "dividing_gpu_counts",
-    "does_not_fit",
-]
+__all__ = ["AFTER_FLUSHES", "AFTER_OUT_OF_MEMORY", "Batch", "choose_batch", "dividing_gpu_counts", "does_not_fit"]
 
 AFTER_OUT_OF_MEMORY = (0.85, 0.5)
 """Shares of a batch to try after it did not fit: predictions are usually off by a few percent, but not always."""
