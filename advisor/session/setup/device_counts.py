@@ -1,7 +1,4 @@
-"""On how many devices a training may run: what is there, what a global batch and the fidelity allow, and how.
-
-Called by preparation before the workload is known, and by fit when it is.
-"""
+"""On how many devices a training may run: what is there, and what the workload, a global batch and the fidelity allow."""
 
 from __future__ import annotations
 
