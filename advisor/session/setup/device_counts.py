@@ -1,4 +1,4 @@
-"""On how many devices a training may run: what is there, and what the workload, a global batch and the fidelity allow."""
+"""On how many devices a training may run: what is there, and what workload, global batch and fidelity allow."""
 
 from __future__ import annotations
 
