@@ -130,18 +130,14 @@ class ComparingEvaluator(Evaluator):
 
     def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
         """Time a combination batch by batch without comparing it first."""
-        found = self._policy_to_try(combination, 1.0, role, alone=True)
-        if isinstance(found, Evaluation):
-            return found
-        largest, _ = found
-        return self.time_leader(
-            self._make.unmeasured(self._aimed(largest), role, Outcome.COMPARED, "", None), best=None
-        )
+        policy = self._make.policy(combination, Batch(1))
+        leader = self._make.unmeasured(policy, role, Outcome.COMPARED, "", None)
+        return self.time_leader(leader, best=None, alone=True)
 
-    def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
+    def time_leader(self, leader: Candidate, *, best: float | None, alone: bool = False) -> Evaluation:
         """Time a compared candidate that may lead, batch by batch."""
         combination = Combination.of(leader.policy)
-        found = self._policy_to_try(combination, 1.0, leader.role)
+        found = self._policy_to_try(combination, 1.0, leader.role, alone=alone)
         if isinstance(found, Evaluation):
             return found
         largest, _ = found

@@ -128,7 +128,7 @@ class Trials:
     def _size_from(
         self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
     ) -> SizeResult:
-        plain = self._known.model_of(Combination())
+        plain = self._known.models.get(Combination().label)
         pacesetter = self.turns.pacesetter
         beside = None
         if not alone:
@@ -157,14 +157,14 @@ class Trials:
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
-        model = self._known.model_of(combination)
+        model = self._known.models.get(combination.label)
         if model is None or self.most_samples is None:
             return model
         return msgspec.structs.replace(model, most_samples=self.most_samples // combination.gpu_count)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The profiling runs of a combination, if it was sized."""
-        return self._known.sizing_of(combination)
+        return self._known.sizings.get(combination.label)
 
     def time(
         self,
