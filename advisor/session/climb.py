@@ -81,7 +81,7 @@ class SizeSearch:
         others = [one for one in self._sized.candidates if Combination.of(one.policy) != combination]
         record = largest_so_far(others, self._goal)
         above = -1 if record is None or plainest else self._sized.place_of(record)
-        limit = self._sized.limit_on(combination.gpu_count)
+        limit = self._goal.limit_on(combination.gpu_count)
         climb = Climb(self._sized.rungs, floor=floor, limit_bytes=limit, above=above)
         if plainest and self._sized.own is not None:
             baseline = self._sized.reached(combination, self._sized.own, floor)

@@ -6,14 +6,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import tolerance_beside_chance
-from advisor.decide.eligible import (
-    best_so_far,
-    is_faithful,
-    is_measured,
-    pace,
-    why_not_eligible,
-    worth_checking,
-)
+from advisor.decide.eligible import best_so_far, is_faithful, is_measured, pace, why_not_eligible, worth_checking
 from advisor.decide.guard import drift_by_chance
 from advisor.decide.leader import next_leader
 from advisor.decide.noise import noise_of

@@ -14,9 +14,8 @@ from advisor.search.study.storage import check_opens, check_storage
 from advisor.session.budget import TimeBudget
 from advisor.session.climb import SHARE_OF_CLIMBING_TRIAL
 from advisor.session.request import TuneRequest
-from advisor.session.setup.device_counts import choose_devices
+from advisor.session.setup.device_counts import check_preflight, choose_devices
 from advisor.session.setup.limits import MemoryBudget, memory_budget
-from advisor.session.setup.preflight import check_preflight
 from advisor.session.setup.versions import versions
 from advisor.session.study import StudyMarker, study_marker
 from advisor.workload.missing_sizes import check_sizes

@@ -32,10 +32,7 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """``study.json``: the workload, device and request that the folder's measurements belong to.
 
     Attributes:
-        schema: Version of the folder's layout.
-        workload: Name and fingerprint of the workload.
         hardware: Properties that identify the device.
-        versions: Package -> version.
         request: Fingerprint of goal, limits, search space and seed.
         memory_limit_bytes: The limit that all trials of this study run under.
     """

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from advisor.decide.answer import Answer, store_answer
 from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
+from advisor.decide.score import directions
 from advisor.goal import Goal, GoalKind
 from advisor.report.progress import Progress
 from advisor.search.propose.standing import Standing
+from advisor.search.space.space import ResolvedSpace
+from advisor.search.study.sampler import Proposer
 from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import digests, emit
 from advisor.session.answer.timings import timings_of
+from advisor.session.climb import SizeSearch
 from advisor.session.context import StudyContext
-from advisor.session.explore import Search
 from advisor.session.ledger import Ledger
+from advisor.session.loop import SearchLoop
 from advisor.session.preparation import Preparation
 from advisor.session.setup.device_counts import fit_to_workload
 from advisor.session.setup.same_model import keep_identity, model_of
+from advisor.session.trials.compare import ComparingEvaluator
+from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.probe import count_parameters, probe
+from advisor.session.trials.sized_trials import SizedTrials
 from advisor.session.trials.trials import Trials
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
@@ -44,6 +52,7 @@ class Tuning:
     notes: list[str]
     searched: Answer | None
     """An answer of this study whose search is enough: only the pick is made and confirmed again."""
+    standings: dict[str, Standing] = field(default_factory=dict)
 
     def run(self) -> Answer:
         """Probe, search, choose, confirm, write."""
@@ -87,17 +96,15 @@ class Tuning:
     def _answer(self, context: StudyContext, runner: Runner) -> Answer:
         trials = Trials(context, runner)
         guard = Guard(context, trials)
-        search = Search(context, trials, guard, self._shared_name())
         interrupted = exhausted = False
         try:
-            stopped_because, exhausted = self._search(context, search, runner)
+            stopped_because, exhausted = self._search(context, trials, guard, runner)
         except KeyboardInterrupt:
             if not any(is_measured(candidate) for candidate in context.ledger.candidates):
                 raise
             interrupted = True
             stopped_because = "it was interrupted"
-        self.notes += search.notes
-        conclusion = self._conclusion(context, stopped_because, search.standings)
+        conclusion = self._conclusion(context, stopped_because)
         recommendation, interrupted = self._concluded(context, conclusion, trials, guard, interrupted)
         request, searched = context.request, self.searched
         answer = Answer(
@@ -121,7 +128,7 @@ class Tuning:
         store_answer(answer, self.folder)
         return answer
 
-    def _search(self, context: StudyContext, search: Search, runner: Runner) -> tuple[str, bool]:
+    def _search(self, context: StudyContext, trials: Trials, guard: Guard, runner: Runner) -> tuple[str, bool]:
         """Search, unless an earlier search is enough; return why it ended, and whether nothing is left to try."""
         if self.searched is not None:
             # Notes about the measurements still hold.
@@ -130,20 +137,57 @@ class Tuning:
             if note not in self.notes:
                 self._say(note)
             return self.searched.recommendation.stopped_because, self.searched.exhausted
-        if context.goal.kind is not GoalKind.BIGGER:
-            return search.run()
+        if context.goal.kind is GoalKind.BIGGER:
+            return self._search_over_sizes(context, trials, guard, runner)
+        kind = ComparingEvaluator if trials.turns.wanted else Evaluator
+        evaluator = kind(context, trials, times_half=len(context.space.batch_fractions) == 1)
+        with contextlib.closing(self._proposer(context, context.space)) as proposer:
+            try:
+                return SearchLoop(context, proposer, evaluator, guard).run(), proposer.untried == 0
+            finally:
+                self.notes += [
+                    f"{first} and {second} failed in each of {count} combinations that had both, while each went well "
+                    "without the other: they do not go together here"
+                    for (first, second), count in proposer.failing_pairs.items()
+                ]
+                self.notes += evaluator.notes
+                self.standings = proposer.standings()
+
+    def _search_over_sizes(
+        self, context: StudyContext, trials: Trials, guard: Guard, runner: Runner
+    ) -> tuple[str, bool]:
+        """Find the largest size for each combination; the same."""
         context.progress.stage("counting the parameters of every size")
         counts = count_parameters(
             context.request, context.hardware, context.usable_bytes, budget=context.budget, runner=runner
         )
-        return search.run_over_sizes(counts)
+        # A combination is proposed once: which batches it is tried at is the climb's affair.
+        space = msgspec.structs.replace(context.space, batch_fractions=(1.0,))
+        sized = SizedTrials(context, trials, guard, counts)
+        with contextlib.closing(self._proposer(context, space)) as proposer:
+            try:
+                return SizeSearch(context, proposer, sized).run(), proposer.untried == 0
+            finally:
+                self.notes += sized.notes
+
+    def _proposer(self, context: StudyContext, space: ResolvedSpace) -> Proposer:
+        request = context.request
+        return Proposer(
+            space,
+            storage=context.folder.database if request.storage is None else request.storage,
+            # What a folder holds is checked by its marker; in a shared storage the name tells studies apart.
+            study_name="momadvise" if request.storage is None else self._shared_name(),
+            maximize=directions(request.goal),
+            seed=request.seed,
+            sampler=request.sampler,
+        )
 
     def _shared_name(self) -> str:
         """The study's name in a shared storage, which does not depend on the paths a worker reads the model from."""
         model, marker = model_of(self.folder), self.preparation.marker
         return f"{self.preparation.request.source.name}-{marker.fingerprint}" + (f"-{model[:8]}" if model else "")
 
-    def _conclusion(self, context: StudyContext, stopped_because: str, standings: dict[str, Standing]) -> Conclusion:
+    def _conclusion(self, context: StudyContext, stopped_because: str) -> Conclusion:
         facts = context.facts
         tried = {(one.policy.combination_key, one.policy.gpu_count) for one in context.ledger.candidates}
         count = context.space.counted()
@@ -160,7 +204,7 @@ class Tuning:
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,
             layout=facts.batch_layout,
-            standings=standings,
+            standings=self.standings,
         )
 
     def _concluded(

@@ -144,11 +144,7 @@ class _Verifier:
         return result.facts
 
     def _plain_steps(self, *, without_dropout: bool) -> tuple[Policy, StepRecord, str]:
-        """The plain loop at the policy's batch, or at the largest half of it that fits.
-
-        Returns:
-            The policy at the compared batch, the steps, and the key of the trial with their files.
-        """
+        """The policy at its batch or the largest half that fits, the plain loop's steps, and their trial's key."""
         compared = self.policy
         while True:
             own = Policy(micro_batch=compared.global_batch)

@@ -20,7 +20,7 @@ import msgspec
 
 from advisor.trial.fork_messages import LARGEST_MESSAGE, Fork, Forked, ForkRequest, Seen, Unforkable
 from advisor.trial.forkable import why_not_to_fork
-from advisor.trial.process.process import status_of
+from advisor.trial.outcome import status_of
 from advisor.workload.quick_imports import quick_imports
 
 __all__ = ["main"]

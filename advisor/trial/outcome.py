@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import os
 import signal
 
-__all__ = ["Outcome", "how_it_ended", "outcome_without_result"]
+__all__ = ["Outcome", "how_it_ended", "outcome_without_result", "status_of"]
 
 
 class Outcome(enum.Enum):
@@ -67,6 +68,14 @@ def outcome_without_result(status: int | None) -> Outcome:
     if status is None or (status < 0 and -status not in _FAULTS):
         return Outcome.LOST
     return Outcome.CRASHED
+
+
+def status_of(process: int) -> int | None:
+    """The exit status of a child, without reaping it, so that its ID stays valid; ``None`` while it runs."""
+    ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def how_it_ended(status: int) -> str:

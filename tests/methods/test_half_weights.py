@@ -15,7 +15,7 @@ from advisor.methods.formats._rounding import Rounding
 from advisor.methods.formats._short_state import HalfState
 from advisor.methods.use import use
 from advisor.training.training import Training
-from advisor.trial.worker.updating import until_updated
+from advisor.trial.worker.bench import until_updated
 from tests.methods.tiny import images, training_of
 
 HALF = use("half_weights", rounding="nearest")

@@ -8,7 +8,6 @@ from advisor.search.sizing.batching import (
     choose_batch,
     dividing_gpu_counts,
     does_not_fit,
-    nearest_global_batches,
 )
 
 MIB = 2**20
@@ -64,7 +63,8 @@ def test_a_global_batch_that_nothing_divides_names_the_nearest_that_work() -> No
 
 
 def test_the_nearest_global_batch_is_never_zero() -> None:
-    assert nearest_global_batches(2, (4,)) == (4,)
+    with pytest.raises(OptionError, match="nearest that work: 4;"):
+        dividing_gpu_counts(2, (4,))
 
 
 def test_no_batch_is_chosen_when_nothing_fits() -> None:

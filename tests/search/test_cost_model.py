@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from advisor.methods.use import MethodUse, use
-from advisor.search.propose.cost_model import Batches, CostModel, Estimate
+from advisor.search.propose.batch_model import Estimate
+from advisor.search.propose.cost_model import Batches, CostModel
 from advisor.search.space.factors import Choice, Factors
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.search.propose.similarity import Similarity, spread
+from advisor.search.propose.similarity import shared_pairs, similarity, spread
 
 LEVELS = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 0], [1, 1, 3, 0]], dtype=np.int16)
 
 
 def test_a_combination_shares_everything_with_itself() -> None:
-    assert np.diag(Similarity.of(LEVELS, LEVELS).covariance) == pytest.approx(spread(LEVELS))
+    assert np.diag(similarity(LEVELS, LEVELS)) == pytest.approx(spread(LEVELS))
 
 
 def test_what_two_methods_do_to_each_other_is_shared_by_all_that_use_both() -> None:
-    pairs = Similarity.of(LEVELS, LEVELS).pairs
+    pairs = shared_pairs(LEVELS, LEVELS)
     assert pairs[2].tolist() == [0, 0, 1, 1, 0]
     assert pairs[3, 4] == 1, "the first and the third setting; the second is another"
 
 
 def test_to_be_without_a_method_is_no_setting_that_two_have_in_common() -> None:
-    assert Similarity.of(LEVELS[:1], LEVELS).pairs.tolist() == [[0] * 5]
+    assert shared_pairs(LEVELS[:1], LEVELS).tolist() == [[0] * 5]
 
 
 def test_of_many_methods_less_is_known_by_their_sum() -> None:
@@ -30,4 +30,4 @@ def test_of_many_methods_less_is_known_by_their_sum() -> None:
 
 
 def test_the_covariance_is_one() -> None:
-    assert np.linalg.eigvalsh(Similarity.of(LEVELS, LEVELS).covariance).min() > 0
+    assert np.linalg.eigvalsh(similarity(LEVELS, LEVELS)).min() > 0

@@ -57,7 +57,6 @@ class FakeTrials:
         self.most_samples: int | None = None
         self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
         self.alone: list[str] = []
-        self.limit = 0
         self.rates = rates or {}
         self.fails_at = fails_at
         self.fails = fails
@@ -72,9 +71,6 @@ class FakeTrials:
 
     def reference(self, gpu_count: int) -> Combination:
         return PLAIN
-
-    def limit_on(self, gpu_count: int) -> int:
-        return self.limit
 
     def size(
         self, combination: Combination, largest: int | None, *, alone: bool = False
@@ -135,7 +131,6 @@ def limited(mebibytes: int, **changes: Any) -> Goal:
 def evaluator(trials: Any, aim: Goal | None = None, *, seconds: float = 240.0) -> ComparingEvaluator:
     """With four seconds for the turns of a combination, unless a test says otherwise."""
     aim = aim or limited(20_000)
-    trials.limit = aim.memory_limit_bytes
     return ComparingEvaluator(study(aim, budget=TimeBudget(seconds, clock=lambda: 0.0)), trials)
 
 
@@ -360,7 +355,7 @@ def test_where_the_largest_batch_was_best_the_next_leader_goes_on_from_there() -
     found = evaluator(trials, limited(1000))
     found.baseline_is(baseline(100, micro_batch=8))
     found.time_leader(compared(found, CHECKPOINT), best=None)
-    trials.limit = 2000 * MIB
+    found._goal = limited(2000)
     found.time_leader(compared(found, BF16), best=None)
     assert [(policy.micro_batch, ladder) for policy, ladder in trials.timed] == [
         (8, (16, 32, 64, 80)),

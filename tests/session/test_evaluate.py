@@ -38,13 +38,9 @@ class FakeTrials:
         self.sized: list[Combination] = []
         self.models: dict[str, MemoryModel] = {}
         self.losses: dict[str, Sizing] = {}
-        self.limit = 0
 
     def reference(self, gpu_count: int) -> Combination:
         return PLAIN if gpu_count == 1 else Combination((use("ddp"),), gpu_count)
-
-    def limit_on(self, gpu_count: int) -> int:
-        return self.limit // gpu_count
 
     def size(
         self, combination: Combination, largest: int | None, *, alone: bool = False
@@ -77,7 +73,6 @@ class FakeTrials:
 
 def evaluator(trials: Any, aim: Goal | None = None, facts: Facts = FACTS, *, times_half: bool = False) -> Evaluator:
     aim = aim or limited(1100)
-    trials.limit = aim.memory_limit_bytes
     return Evaluator(study(aim, seconds=10_000.0, facts=facts), trials, times_half=times_half)
 
 
@@ -340,7 +335,6 @@ def test_a_usual_batch_is_no_larger_than_what_a_trial_has_time_for() -> None:
     facts = msgspec.structs.replace(FACTS, default_batch=None, tokens_per_sample=None)
     trials: Any = FakeTrials()
     aim = limited(1100)
-    trials.limit = aim.memory_limit_bytes
     slow = Line(0, 0.1)
     trials.size(PLAIN, None)
     trials.models[PLAIN.label] = msgspec.structs.replace(trials.models[PLAIN.label], time=slow)
@@ -368,7 +362,7 @@ def test_no_usual_batch_is_taken_where_the_goal_looks_for_the_largest(aim: Goal)
 
 
 def test_on_several_devices_each_has_its_share_of_batch_and_memory() -> None:
-    aim = limited(400, global_batch=24, gpu_counts=(1, 2))
+    aim = limited(400, global_batch=24, gpu_counts=(1, 2), shares_memory=True)
     trials = FakeTrials()
     ddp = Combination((use("ddp", bucket_views=True, static_graph=False),), 2)
     candidate = evaluator(trials, aim).evaluate(ddp, 1.0, Role.SEARCHED, best=None).candidate

@@ -11,7 +11,7 @@ from advisor.errors import OptionError, SearchSpaceError
 from advisor.goal import GoalKind
 from advisor.search.space.space_file import load_space
 from advisor.session.request import TuneRequest
-from advisor.session.setup.preflight import check_preflight
+from advisor.session.setup.device_counts import check_preflight
 from advisor.trial.nodes import Nodes
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 

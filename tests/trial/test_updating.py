@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from advisor.training.training import Training
-from advisor.trial.worker.updating import until_updated
+from advisor.trial.worker.bench import until_updated
 
 
 def half_precision_training(scale: float) -> Training:

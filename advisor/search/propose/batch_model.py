@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from advisor.search.propose.similarity import Similarity, spread
+from advisor.search.propose.similarity import similarity, spread
 from advisor.search.space.factors import Factors, Floats, Levels
 
-__all__ = ["BatchEstimate", "BatchModel"]
+__all__ = ["BatchModel", "Estimate"]
 
 _LEVEL_DEVIATION = 1.0
 """Prior standard deviation of the log of plain training's batch around the mean of what is known."""
@@ -32,8 +32,8 @@ _NOISE = 0.05
 _LEAST_VARIANCE = 1e-12
 
 
-class BatchEstimate(msgspec.Struct, frozen=True):
-    """What is expected of the largest batches of some combinations."""
+class Estimate(msgspec.Struct, frozen=True):
+    """What is expected of some combinations: the log of each one's cost or largest batch, without measurement noise."""
 
     mean: Floats
     deviation: Floats
@@ -59,18 +59,18 @@ class BatchModel:
         self._factor: Floats = cho_factor(covariance, lower=True)[0]
         self._weights: Floats = cho_solve((self._factor, True), logs - self._mean)
 
-    def estimate(self, levels: Levels) -> BatchEstimate:
+    def estimate(self, levels: Levels) -> Estimate:
         """What is expected of combinations, one row each."""
         design = self._factors.effects(levels)
         shared = self._covariance(design, levels)
         known = solve_triangular(self._factor, shared.T, lower=True)
         prior = _LEVEL_DEVIATION**2 + design**2 @ self._spread + _INTERACTION_DEVIATION**2 * spread(levels)
         variance = np.maximum(prior - np.sum(known**2, axis=0), _LEAST_VARIANCE)
-        return BatchEstimate(self._mean + shared @ self._weights, np.sqrt(variance))
+        return Estimate(self._mean + shared @ self._weights, np.sqrt(variance))
 
     def _covariance(self, design: Floats, levels: Levels) -> Floats:
         """Of combinations with those that are known."""
         sums = (design * self._spread) @ self._design.T
-        alike = Similarity.of(levels, self._levels).covariance
+        alike = similarity(levels, self._levels)
         covariance: Floats = _LEVEL_DEVIATION**2 + sums + _INTERACTION_DEVIATION**2 * alike
         return covariance

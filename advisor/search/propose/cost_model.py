@@ -31,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from advisor.search.propose.batch_model import BatchEstimate, BatchModel
-from advisor.search.propose.similarity import Similarity, spread
+from advisor.search.propose.batch_model import BatchModel, Estimate
+from advisor.search.propose.similarity import similarity, spread
 from advisor.search.space.factors import Factors, Floats, Levels
 
-__all__ = ["Batches", "CostModel", "Estimate"]
+__all__ = ["Batches", "CostModel"]
 
 _LEVEL_DEVIATION = 1.0
 """Prior standard deviation of the common level around the mean of the measurements."""
@@ -82,18 +82,6 @@ class Batches(msgspec.Struct, frozen=True):
 
     logs: Floats
     largest: Floats
-
-
-class Estimate(msgspec.Struct, frozen=True):
-    """The predicted cost of some combinations.
-
-    Attributes:
-        mean: Expected log of each cost.
-        deviation: Its standard deviation, without measurement noise.
-    """
-
-    mean: Floats
-    deviation: Floats
 
 
 class _Scales(msgspec.Struct, frozen=True):
@@ -175,7 +163,7 @@ class CostModel:
         log_batches = np.zeros(len(levels)) if batches is None else batches.logs
         self._on_overhead = np.zeros(len(factors.prior_mean))
         self._known = self._points(levels, log_batches)
-        self._alike = Similarity.of(levels, levels).covariance
+        self._alike = similarity(levels, levels)
         halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
         if batches is not None:
             self._learn_overheads([_Scales(1.0, _USUAL_INTERACTION, half) for half in halves], logs)
@@ -187,7 +175,7 @@ class CostModel:
         """Predict combinations, one row each, at their largest batches."""
         batch = self._batch_of(levels)
         points = self._points(levels, batch.mean)
-        alike = Similarity.of(levels, self._known.levels).covariance
+        alike = similarity(levels, self._known.levels)
         found = [self._estimate(posterior, points, alike, batch.deviation) for posterior in self._posteriors]
         log_weights = np.array([posterior.log_weight for posterior in self._posteriors])
         weights = np.exp(log_weights - log_weights.max())
@@ -205,7 +193,7 @@ class CostModel:
         every = np.concatenate([self._known.levels, levels])
         log_batches = np.concatenate([self._known.log_batches, self._batch_of(levels).mean])
         model._known = self._points(every, log_batches)
-        model._alike = Similarity.of(every, every).covariance
+        model._alike = similarity(every, every)
         model._noise = np.concatenate([self._noise, np.full(len(levels), noise)])
         model._posteriors = [
             msgspec.structs.replace(
@@ -248,9 +236,9 @@ class CostModel:
         shift = np.clip(design @ self._on_overhead, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
         return _Points(levels, design, log_batches, shift)
 
-    def _batch_of(self, levels: Levels) -> BatchEstimate:
+    def _batch_of(self, levels: Levels) -> Estimate:
         if self._batches is None:
-            return BatchEstimate(np.zeros(len(levels)), np.zeros(len(levels)))
+            return Estimate(np.zeros(len(levels)), np.zeros(len(levels)))
         return self._batches.estimate(levels)
 
     def _factor(self, scales: _Scales) -> Floats:

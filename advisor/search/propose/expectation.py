@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from scipy.special import ndtr
 
-from advisor.search.propose.cost_model import Batches, CostModel, Estimate
+from advisor.search.propose.batch_model import Estimate
+from advisor.search.propose.cost_model import Batches, CostModel
 from advisor.search.propose.failures import Failures
 from advisor.search.space.factors import Choice, Factors, Floats, Levels
 
@@ -85,12 +86,8 @@ class Expectation(msgspec.Struct, frozen=True):
 
     def joined(self, others: Expectation) -> Expectation:
         """Concatenate these and others."""
-        return Expectation(
-            np.concatenate([self.mean, others.mean]),
-            np.concatenate([self.success, others.success]),
-            np.concatenate([self.improvement, others.improvement]),
-            np.concatenate([self.if_wrong, others.if_wrong]),
-        )
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(others), strict=True)
+        return Expectation(*map(np.concatenate, pairs))
 
 
 class Expectations:

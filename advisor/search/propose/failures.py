@@ -44,7 +44,8 @@ class Failures:
 
     def __init__(self, factors: Factors, failed: Levels, went_well: Levels) -> None:
         self._factors = factors
-        causes = [_causes(row) for row in np.unique(_without_fraction(failed), axis=0)]
+        # The last column is the share of the largest batch, which makes nothing crash.
+        causes = [_causes(row) for row in np.unique(failed[:, :-1], axis=0)]
         cleared = {cause for cause in set(itertools.chain.from_iterable(causes)) if _holding(went_well, cause).any()}
         self._suspects = [[cause for cause in some if cause not in cleared] for some in causes]
         counts = Counter(itertools.chain.from_iterable(self._suspects))
@@ -84,11 +85,6 @@ class Failures:
                 low, high = sorted(self._factors.name(column, level) for column, level in cause)
                 found[low, high] = len(numbers)
         return dict(sorted(found.items()))
-
-
-def _without_fraction(levels: Levels) -> Levels:
-    """Drop the share of the largest batch, which makes nothing crash."""
-    return levels[:, :-1]
 
 
 def _causes(row: Levels) -> list[Cause]:

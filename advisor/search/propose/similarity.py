@@ -10,12 +10,11 @@ say less about it than about one of two methods.
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from advisor.search.space.factors import Floats, Levels, differences
 
-__all__ = ["Similarity", "spread"]
+__all__ = ["shared_pairs", "similarity", "spread"]
 
 _SHARED_OVER = 2.5
 """Number of differing settings at which two combinations share 1/e of the local interaction."""
@@ -24,27 +23,12 @@ _OF_A_PAIR = 0.45
 """Standard deviation of a pair's interaction, relative to that of the local one."""
 
 
-class Similarity(msgspec.Struct, frozen=True):
-    """Similarity of some combinations with others: a row for each of the first, a column for each of the second.
+def similarity(some: Levels, others: Levels) -> Floats:
+    """Covariance of all interactions, in units of the local variance: a row for each of ``some``.
 
-    Attributes:
-        neighbours: Correlation of the local interactions.
-        pairs: Pairs of settings that both use.
+    Combinations are given by one row of levels each; ``others`` are the columns.
     """
-
-    neighbours: Floats
-    pairs: Floats
-
-    @classmethod
-    def of(cls, some: Levels, others: Levels) -> Similarity:
-        """The similarity of combinations, one row of levels each."""
-        return cls(np.exp(-differences(some, others) / _SHARED_OVER), _pairs(_in_common(some, others)))
-
-    @property
-    def covariance(self) -> Floats:
-        """Covariance of all interactions, in units of the local variance."""
-        covariance: Floats = self.neighbours + _OF_A_PAIR**2 * self.pairs
-        return covariance
+    return np.exp(-differences(some, others) / _SHARED_OVER) + _OF_A_PAIR**2 * shared_pairs(some, others)
 
 
 def spread(levels: Levels) -> Floats:
@@ -58,10 +42,10 @@ def _pairs(settings: Floats) -> Floats:
     return pairs
 
 
-def _in_common(some: Levels, others: Levels) -> Floats:
-    """Number of settings that each of ``some`` has in common with each of ``others``, not counting absent methods."""
+def shared_pairs(some: Levels, others: Levels) -> Floats:
+    """Number of pairs of settings that each of ``some`` shares with each of ``others``, not counting absent methods."""
     count = np.zeros((len(some), len(others)))
     for column in range(some.shape[1]):
         used = some[:, column, None]
         count += (used == others[None, :, column]) & (used > 0)
-    return count
+    return _pairs(count)

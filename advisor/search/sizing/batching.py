@@ -11,15 +11,7 @@ from advisor.errors import OptionError
 from advisor.search.sizing.memory_model import round_batch
 from advisor.text.units import format_bytes
 
-__all__ = [
-    "AFTER_FLUSHES",
-    "AFTER_OUT_OF_MEMORY",
-    "Batch",
-    "choose_batch",
-    "dividing_gpu_counts",
-    "does_not_fit",
-    "nearest_global_batches",
-]
+__all__ = ["AFTER_FLUSHES", "AFTER_OUT_OF_MEMORY", "Batch", "choose_batch", "dividing_gpu_counts", "does_not_fit"]
 
 AFTER_OUT_OF_MEMORY = (0.85, 0.5)
 """Shares of a batch to try after it did not fit: predictions are usually off by a few percent, but not always."""
@@ -38,12 +30,6 @@ class Batch(msgspec.Struct, frozen=True):
 
     micro_batch: int
     accumulation_steps: int = 1
-
-    @property
-    def label(self) -> str:
-        """``"8 x 4"``, or ``"8"`` without accumulation."""
-        passes = self.accumulation_steps
-        return f"{self.micro_batch}" if passes == 1 else f"{self.micro_batch} x {passes}"
 
 
 def choose_batch(*, largest: int, fraction: float, global_batch: int | None = None, gpu_count: int = 1) -> Batch | None:
@@ -82,35 +68,20 @@ def dividing_gpu_counts(
 ) -> tuple[int, ...]:
     """The numbers of devices among which a global batch can be split evenly.
 
-    Args:
-        global_batch: Samples per optimizer step over all devices.
-        gpu_counts: Numbers of devices that may train together.
-        name: Where the global batch is stated, for the message.
-
     Raises:
         OptionError: None of them divides it.
     """
     counts = tuple(count for count in gpu_counts if global_batch % count == 0)
     if not counts:
         allowed = " or ".join(f"{count:,}" for count in gpu_counts)
-        nearest = " or ".join(str(batch) for batch in nearest_global_batches(global_batch, gpu_counts))
+        below = max(count * (global_batch // count) for count in gpu_counts)
+        above = min(count * -(-global_batch // count) for count in gpu_counts)
+        nearest = " or ".join(str(batch) for batch in sorted({below, above}) if batch > 0)
         raise OptionError(
             f"{name} must be a multiple of the number of devices ({allowed}), but got {global_batch}. "
             f"The nearest that work: {nearest}; or ask for other --gpus."
         )
     return counts
-
-
-def nearest_global_batches(global_batch: int, gpu_counts: Sequence[int]) -> tuple[int, ...]:
-    """The nearest global batches below and above that at least one number of devices divides.
-
-    Example:
-        >>> nearest_global_batches(32, (3,))
-        (30, 33)
-    """
-    below = max(count * (global_batch // count) for count in gpu_counts)
-    above = min(count * -(-global_batch // count) for count in gpu_counts)
-    return tuple(sorted({batch for batch in (below, above) if batch > 0}))
 
 
 def does_not_fit(*, need_bytes: int | None, limit_bytes: int, micro_batch: int = 1) -> str:

@@ -243,7 +243,9 @@ def _open_storage(where: Path | str | None) -> BaseStorage | None:
             raise OptionError(
                 f"--storage must be a journal of Optuna, but {shown(where)} holds something else. Name another file."
             ) from error
-    url = where if isinstance(where, str) else _url(where)
+    url = where
+    if not isinstance(url, str):
+        url = sqlalchemy.URL.create("sqlite", database=str(url.absolute())).render_as_string(hide_password=False)
     # Wait for other connections (a second worker, or optuna-dashboard reading along) instead of failing at once.
     waits: dict[str, object] = (
         {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {"pool_pre_ping": True}
@@ -284,7 +286,3 @@ def _is_journal(text: str) -> bool:
 def _shown(url: str) -> str:
     """A URL without its password."""
     return shown(url if _is_journal(url) else sqlalchemy.make_url(url).render_as_string(hide_password=True))
-
-
-def _url(path: Path) -> str:
-    return sqlalchemy.URL.create("sqlite", database=str(path.absolute())).render_as_string(hide_password=False)

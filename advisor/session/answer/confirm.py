@@ -47,14 +47,6 @@ def confirm(
 
     A winner whose wrapper does not run is recorded as failed, so it is never recommended.
 
-    Args:
-        context: The study. Findings about a candidate are written into its ledger.
-        conclusion: Chooses.
-        trials: Runs the wrapper.
-        guard: Compares the winner with the reference run before its wrapper is run.
-        say: Called with notes for the user; the progress by default.
-        repeat: Whether to measure the leaders again first, if there is time.
-
     Returns:
         The recommendation with its files written, confirmed unless the confirming run took too long or was killed from
         outside; and whether the user interrupted what came after the confirmation.

@@ -31,11 +31,7 @@ _NAMES: dict[type[Trial[Any]], str] = {
 
 
 def timings_of(spent: Mapping[type[Trial[Any]], Sequence[float]], elapsed_seconds: float) -> dict[str, float]:
-    """What a run was busy with.
-
-    Returns:
-        What -> seconds; what no trial took is momadvise's own: choosing, writing, and the start.
-    """
+    """What a run was busy with -> seconds; what no trial took is momadvise's own: choosing, writing, and the start."""
     timings = {
         f"{_NAMES[kind]} ({format_count(len(seconds), 'trial')})": sum(seconds) for kind, seconds in spent.items()
     }

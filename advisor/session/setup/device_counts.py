@@ -1,11 +1,9 @@
-"""On how many devices a training may run: what is there, what a global batch and the fidelity allow, and how.
-
-Called by preparation before the workload is known, and by fit when it is.
-"""
+"""On how many devices a training may run: what is there, and what workload, global batch and fidelity allow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -22,25 +20,25 @@ from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
 from advisor.text.units import format_count
 from advisor.workload.facts import Facts
+from advisor.workload.outline import read_outline
+from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 __all__ = [
-    "NO_GLOBAL_BATCH",
-    "WAYS",
     "Devices",
     "build_on_devices",
+    "check_preflight",
     "choose_devices",
     "fit_to_workload",
-    "nothing_distributes",
     "with_global_batch",
     "within_fidelity",
 ]
 
-NO_GLOBAL_BATCH = (
+_NO_GLOBAL_BATCH = (
     "--goal cheapest compares policies that train on the same global batch, but none is stated. "
     "Add --global-batch N, or BATCH_SIZE = N to the model file."
 )
 
-WAYS = tuple(method.name for method in CATALOGUE if method.distributes)
+_WAYS = tuple(method.name for method in CATALOGUE if method.distributes)
 """The methods that train on several devices."""
 
 _RANKS_PER_CORE = 4
@@ -177,7 +175,7 @@ def with_global_batch(goal: Goal, facts: Facts) -> Goal:
     name = "--global-batch"
     if goal.kind is GoalKind.CHEAPEST and goal.global_batch is None:
         if facts.default_batch is None:
-            raise OptionError(NO_GLOBAL_BATCH)
+            raise OptionError(_NO_GLOBAL_BATCH)
         goal = msgspec.structs.replace(goal, global_batch=facts.default_batch)
         name = "BATCH_SIZE (the global batch, as long as --global-batch states no other)"
     if goal.global_batch is None:
@@ -229,7 +227,7 @@ def build_on_devices(
     else:
         why = f" ({reasons})" if reasons else f": {space.name} lists none of them"
     if asked:
-        raise SearchSpaceError(nothing_distributes(without[0], why, allowing))
+        raise SearchSpaceError(_nothing_distributes(without[0], why, allowing))
     counts = tuple(count for count in goal.gpu_counts if count not in without)
     assert counts, f"one device is among the numbers that nobody asked for, not {goal.gpu_counts}"
     note = f"{', '.join(map(str, without))} devices were left out: {_rule(why)}"
@@ -238,20 +236,46 @@ def build_on_devices(
     return build_space(space, facts, hardware, goal.fidelity, gpu_counts=counts), note
 
 
-def nothing_distributes(count: int, why: str, allowing: Fidelity | None = None) -> str:
+def check_preflight(request: TuneRequest, space: SearchSpace, gpu_counts: Sequence[int]) -> None:
+    """Check what batch and devices need of the file and of the space, as far as reading tells.
+
+    These come before a folder is made and before anything of the user's runs; the rest is checked with the workload.
+
+    Raises:
+        OptionError: ``cheapest`` without a global batch, or one that cannot be split over any number of devices.
+        SearchSpaceError: Several devices were asked for, and the space has no method for them.
+    """
+    if request.global_batch is not None:
+        gpu_counts = dividing_gpu_counts(request.global_batch, gpu_counts)
+    elif request.goal is GoalKind.CHEAPEST and _states_no_batch(request.source):
+        raise OptionError(_NO_GLOBAL_BATCH)
+    several = [count for count in gpu_counts if count > 1]
+    if several and request.asks_for_several and not set(_WAYS) & set(space.methods):
+        raise SearchSpaceError(_nothing_distributes(several[0], f": {space.name} lists none of them"))
+
+
+def _states_no_batch(source: WorkloadSource) -> bool:
+    """Whether there surely is no ``BATCH_SIZE``: a star import may bind it, functions may come from anywhere."""
+    if source.kind is not WorkloadKind.FILE:
+        return source.kind is WorkloadKind.HUGGING_FACE
+    outline = read_outline(Path(source.location))
+    return "BATCH_SIZE" not in outline.names and not outline.star_import
+
+
+def _nothing_distributes(count: int, why: str, allowing: Fidelity | None = None) -> str:
     """Say that there is no way to train on several devices, and what helps."""
     fix = f"Allow one with --fidelity {allowing.value}" if allowing is not None else "Add one to the space"
     return f"On {count} devices {_rule(why)}. {fix}, or use --gpus 1."
 
 
 def _rule(why: str) -> str:
-    return f"one of {', '.join(WAYS)} must be in the search space and apply, but none does{why}"
+    return f"one of {', '.join(_WAYS)} must be in the search space and apply, but none does{why}"
 
 
 def _reasons(refused: Mapping[str, str]) -> str:
     """Why each way cannot be used, those with the same reason together."""
     names: dict[str, list[str]] = {}
-    for way in WAYS:
+    for way in _WAYS:
         if way in refused:
             names.setdefault(refused[way], []).append(way)
     return "; ".join(f"{', '.join(ways)}: {reason}" for reason, ways in names.items())

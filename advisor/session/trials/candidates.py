@@ -75,7 +75,7 @@ class CandidateMaker:
             # The trial succeeded and found that not even one sample fits.
             outcome = Outcome.OUT_OF_MEMORY
         if outcome is Outcome.OUT_OF_MEMORY and not reason:
-            reason = does_not_fit(need_bytes=None, limit_bytes=self.trials.limit_on(policy.gpu_count))
+            reason = does_not_fit(need_bytes=None, limit_bytes=self.goal.limit_on(policy.gpu_count))
         return self.unmeasured(policy, role, outcome, reason, None)
 
     def refusal(self, policy: Policy) -> str | None:
@@ -107,7 +107,7 @@ class CandidateMaker:
 
     def too_big(self, policy: Policy, role: Role, model: MemoryModel) -> Candidate:
         """A policy that is predicted not to fit."""
-        predicted, limit = model.predict(policy.micro_batch), self.trials.limit_on(policy.gpu_count)
+        predicted, limit = model.predict(policy.micro_batch), self.goal.limit_on(policy.gpu_count)
         if model.out_of_memory_at is not None and predicted <= limit:
             # Something else holds the memory, or takes it at that batch, which the prediction does not see.
             reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"

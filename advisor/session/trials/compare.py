@@ -130,18 +130,14 @@ class ComparingEvaluator(Evaluator):
 
     def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
         """Time a combination batch by batch without comparing it first."""
-        found = self._policy_to_try(combination, 1.0, role, alone=True)
-        if isinstance(found, Evaluation):
-            return found
-        largest, _ = found
-        return self.time_leader(
-            self._make.unmeasured(self._aimed(largest), role, Outcome.COMPARED, "", None), best=None
-        )
+        policy = self._make.policy(combination, Batch(1))
+        leader = self._make.unmeasured(policy, role, Outcome.COMPARED, "", None)
+        return self.time_leader(leader, best=None, alone=True)
 
-    def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
+    def time_leader(self, leader: Candidate, *, best: float | None, alone: bool = False) -> Evaluation:
         """Time a compared candidate that may lead, batch by batch."""
         combination = Combination.of(leader.policy)
-        found = self._policy_to_try(combination, 1.0, leader.role)
+        found = self._policy_to_try(combination, 1.0, leader.role, alone=alone)
         if isinstance(found, Evaluation):
             return found
         largest, _ = found
@@ -199,7 +195,7 @@ class ComparingEvaluator(Evaluator):
         wanted = min(max(own.micro_batch, _efficient_batch(plain, sizing)), in_time)
         if not own.methods and plain.seconds(own.micro_batch) <= self._budget.limits.turn_seconds:
             wanted = max(wanted, own.micro_batch)  # then others are compared with the baseline itself
-        wanted = min(wanted, plain.largest_batch(self._trials.limit_on(1)))
+        wanted = min(wanted, plain.largest_batch(self._goal.limit_on(1)))
         if self._goal.global_batch is not None:
             wanted = min(wanted, self._goal.global_batch)
         least = min(self._trials.first_batch, own.micro_batch)

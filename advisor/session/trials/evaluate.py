@@ -113,7 +113,7 @@ class Evaluator:
         model, failure = self._size(plain, Role.BASELINE)
         if model is None:
             return failure
-        fits = model.largest_batch(self._trials.limit_on(plain.gpu_count), margin=0.0, rounded=False)
+        fits = model.largest_batch(self._goal.limit_on(plain.gpu_count), margin=0.0, rounded=False)
         if self._facts.default_batch is None and self._goal.global_batch is None:
             within = self._batch(model, 1.0, plain.gpu_count)
             batch = Batch(min(batch.micro_batch, 1 if within is None else within.micro_batch))
@@ -226,7 +226,7 @@ class Evaluator:
         combination = Combination.of(policy)
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
-        most = model.largest_batch(self._trials.limit_on(combination.gpu_count))
+        most = model.largest_batch(self._goal.limit_on(combination.gpu_count))
         batch = self._chosen(min(most, largest), policy.gpu_count)
         if batch is None or batch.micro_batch >= policy.micro_batch:
             return None
@@ -299,7 +299,7 @@ class Evaluator:
 
     def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
         """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""
-        largest = model.largest_batch(self._trials.limit_on(gpu_count))
+        largest = model.largest_batch(self._goal.limit_on(gpu_count))
         if model.most_samples is not None and largest >= round_batch(model.most_samples):
             self._note(
                 f"make_batch makes no more than {format_count(self._trials.most_samples or 0, 'sample')}: larger "

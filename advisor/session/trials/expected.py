@@ -37,13 +37,6 @@ def expected_at(
 
     Extrapolates the speedup at the batch of the comparison to the policy's own batch along both trends, and applies it
     to the reference's time there.
-
-    Args:
-        policy: The policy, on one device.
-        own: Its profiling runs.
-        reference: The profiling runs of the combination that it alternated with.
-        reference_model: The reference's model, with everything learned since.
-        beside: The reference's label.
     """
     last = own.points[-1]
     compared_at = last.compared_at or last.micro_batch

@@ -7,7 +7,7 @@ import msgspec
 from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
-from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, diverged, noise_floor
+from advisor.measure.fidelity import FidelityMeasurement, compared, diverged, noise_floor
 from advisor.methods.catalogue import get_method
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
@@ -118,8 +118,8 @@ class Guard:
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
             # Measure the effect of chance only where it may have to excuse something.
             chance = trials.fidelity(reference, micro_batch, exact=reference_run, other_chance=True)
-            found = msgspec.structs.replace(found, noise=_noise(chance, exact))
-            return found, ""
+            noise = None if chance.fidelity is None else noise_floor(chance.fidelity, exact)
+            return msgspec.structs.replace(found, noise=noise), ""
         idle = [note for note in own.notes if _IDLE in note and note not in candidate.notes]
         # A deviation despite an idle method comes from another method, and stands.
         return (None, f"at {format_count(micro_batch, 'sample')} {idle[0]}") if idle else (found, "")
@@ -131,10 +131,6 @@ def _reference_run(trials: Trials, reference: Combination) -> tuple[FidelityResu
     if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
         return result, trials.first_batch
     return trials.fidelity(reference, 1), 1
-
-
-def _noise(chance: FidelityResult, exact: FidelityRecord) -> NoiseFloor | None:
-    return None if chance.fidelity is None else noise_floor(chance.fidelity, exact)
 
 
 def _end(result: FidelityResult) -> str:

@@ -25,23 +25,23 @@ class Known:
 
     def __init__(self, earlier: Sequence[Candidate]) -> None:
         self._earlier = earlier
-        self._sizings: dict[str, Sizing] = {}
-        self._models: dict[str, MemoryModel] = {}
+        self.sizings: dict[str, Sizing] = {}
+        self.models: dict[str, MemoryModel] = {}
 
     def learn_sizing(self, combination: Combination, result: SizeResult) -> None:
         """Record the profiling runs of a combination."""
         assert result.sizing is not None, "there were some"
-        self._sizings[combination.label] = result.sizing
+        self.sizings[combination.label] = result.sizing
         model = MemoryModel.fit(result.sizing, result.prediction)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
-        self._models[combination.label] = model
+        self.models[combination.label] = model
 
     def learn_timing(self, policy: Policy, result: TimeResult) -> None:
         """Record a timed trial, if its combination was sized."""
         label = Combination.of(policy).label
-        model = self._models.get(label)
+        model = self.models.get(label)
         if model is None:
             return
         model = _learned(model, policy, result.outcome, result.measurement)
@@ -52,19 +52,11 @@ class Known:
             one = rung.measurement
             model = model.calibrated(one.micro_batch, one.memory.peak_bytes)
             model = model.timed(one.micro_batch, one.accumulation_steps, one.step_seconds)
-        self._models[label] = model
-
-    def model_of(self, combination: Combination) -> MemoryModel | None:
-        """The memory model of a combination that was sized, with all it learned since."""
-        return self._models.get(combination.label)
-
-    def sizing_of(self, combination: Combination) -> Sizing | None:
-        """The profiling runs of a combination, if it was sized."""
-        return self._sizings.get(combination.label)
+        self.models[label] = model
 
     def drift(self, combination: Combination, reference: Combination) -> float | None:
         """Loss drift between two combinations over the first steps of their profiling runs, if they compare."""
-        plain, own = self.sizing_of(reference), self.sizing_of(combination)
+        plain, own = self.sizings.get(reference.label), self.sizings.get(combination.label)
         if plain is None or own is None or plain.points[0].micro_batch != own.points[0].micro_batch:
             return None
         return loss_drift(own.loss_trace, plain.loss_trace)

@@ -76,10 +76,6 @@ class SizedTrials:
         """Everything that was tried at any size."""
         return self._ledger.candidates
 
-    def limit_on(self, gpu_count: int) -> int:
-        """The memory limit of each device when so many train together."""
-        return self._trials.limit_on(gpu_count)
-
     def evaluate(self, combination: Combination, place: int, role: Role, floor: float) -> None:
         """Measure a combination at a size, at up to two batches, unless an earlier run of the study did."""
         if any(one.role is not Role.BASELINE for one in self.tried(combination, place)):
@@ -130,7 +126,7 @@ class SizedTrials:
             policy=Policy(methods=combination.uses, micro_batch=1, gpu_count=combination.gpu_count),
             role=role,
             outcome=Outcome.SCREENED,
-            reason=does_not_fit(need_bytes=need_bytes, limit_bytes=self.limit_on(combination.gpu_count)),
+            reason=does_not_fit(need_bytes=need_bytes, limit_bytes=self._goal.limit_on(combination.gpu_count)),
             predicted_peak_bytes=need_bytes,
             fidelity=next(alike).fidelity,
         )

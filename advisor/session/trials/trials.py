@@ -42,12 +42,6 @@ _COMPARED_STEPS = 30
 class Trials:
     """The trials of one study at one size of the model: sizings, timings, comparisons, confirmations.
 
-    Args:
-        context: The study.
-        runner: Runs specs in worker processes, or answers from the study folder.
-        model_size: The model size that every trial builds; see :meth:`at_size`.
-        most_samples: The most samples that ``make_batch`` makes, if trials at another size found a limit.
-
     Attributes:
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
         most_samples: The most samples that ``make_batch`` makes, if it made fewer than it was asked for.
@@ -96,10 +90,6 @@ class Trials:
         self.most_samples = min(known, default=None)
         return result
 
-    def limit_on(self, gpu_count: int) -> int:
-        """The memory limit of each device when so many train together."""
-        return self._goal.limit_on(gpu_count)
-
     def size(
         self, combination: Combination, largest_batch: int | None, *, alone: bool = False
     ) -> tuple[MemoryModel | None, SizeResult]:
@@ -138,7 +128,7 @@ class Trials:
     def _size_from(
         self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
     ) -> SizeResult:
-        plain = self._known.model_of(Combination())
+        plain = self._known.models.get(Combination().label)
         pacesetter = self.turns.pacesetter
         beside = None
         if not alone:
@@ -159,7 +149,7 @@ class Trials:
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
-                limit_of_timed_bytes=self.limit_on(combination.gpu_count),
+                limit_of_timed_bytes=self._goal.limit_on(combination.gpu_count),
                 compare_at=None if beside is None else self.turns.compare_at,
                 **self._taking_turns(beside),
             )
@@ -167,14 +157,14 @@ class Trials:
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
-        model = self._known.model_of(combination)
+        model = self._known.models.get(combination.label)
         if model is None or self.most_samples is None:
             return model
         return msgspec.structs.replace(model, most_samples=self.most_samples // combination.gpu_count)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The profiling runs of a combination, if it was sized."""
-        return self._known.sizing_of(combination)
+        return self._known.sizings.get(combination.label)
 
     def time(
         self,
@@ -331,7 +321,7 @@ class Trials:
             policy=policy,
             model_size=self._model_size,
             device=self._context.hardware.device,
-            memory_limit_bytes=self.limit_on(policy.gpu_count) if memory_limit_bytes is None else memory_limit_bytes,
+            memory_limit_bytes=memory_limit_bytes or self._goal.limit_on(policy.gpu_count),
             seed=self._context.request.seed,
             layout=self._layout,
             measure_seconds=self._limits.measure_seconds if measure_seconds is None else measure_seconds,

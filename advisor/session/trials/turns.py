@@ -28,11 +28,6 @@ _SLOWER_STEP = 2.0
 class Turns:
     """Pairs trainings whose steps alternate.
 
-    Args:
-        wanted: Whether profiling runs alternate with the pacesetter, and timed runs with the baseline or the leader.
-        usable_bytes: Memory that both processes may hold together.
-        second_context_bytes: Device memory that a second process takes before its first tensor.
-
     Attributes:
         baseline: The reference of every speedup, once it was timed.
         pacesetter: Partner of profiling runs: plain training, until something clearly faster is known.

@@ -24,11 +24,6 @@ def follow(nodes: Nodes, log: Path, *, patience_seconds: float = 3600.0) -> None
 
     Single-process trials run on the first node only.
 
-    Args:
-        nodes: The machines; this is not the first.
-        log: File for the output of this node's ranks, if the study's folder is not shared.
-        patience_seconds: How long to wait for another launch.
-
     Raises:
         KeyboardInterrupt: The user interrupted; no process is left.
         OutputFolderError: The log cannot be written.

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Process", "Start", "execute", "status_of"]
+from advisor.trial.outcome import status_of
+
+__all__ = ["Process", "Start", "execute"]
 
 _POLL_SECONDS = 0.01
 
@@ -46,14 +48,6 @@ def execute(command: Sequence[str], environment: Mapping[str, str]) -> Start:
         )
 
     return start
-
-
-def status_of(process: int) -> int | None:
-    """The exit status of a child, without reaping it, so that its ID stays valid; ``None`` while it runs."""
-    ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None:
-        return None
-    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 class _Executed:

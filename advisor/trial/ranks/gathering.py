@@ -64,13 +64,7 @@ class Gathering:
             self._trouble(now)
 
     def death(self, rank: int, status: int | None, now: float) -> None:
-        """A rank's process has ended.
-
-        Args:
-            rank: Which.
-            status: Exit status, or minus the number of the signal; ``None`` if its connection alone says so.
-            now: Seconds from any fixed moment.
-        """
+        """A rank's process has ended."""
         self._deaths[rank] = status
         self._trouble(now)
 

@@ -10,14 +10,7 @@ import msgspec
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, SizePoint, Sizing
 from advisor.trial.outcome import Outcome
-from advisor.trial.result import (
-    ConfirmResult,
-    FidelityResult,
-    SizeResult,
-    TimedResult,
-    TimeResult,
-    TrialResult,
-)
+from advisor.trial.result import ConfirmResult, FidelityResult, SizeResult, TimedResult, TimeResult, TrialResult
 
 __all__ = ["merged"]
 

@@ -18,6 +18,7 @@ from advisor.measure.memory.leftovers import MemoryBaseline
 from advisor.measure.memory.meter import MemoryMeter
 from advisor.measure.memory.meters import memory_meter
 from advisor.measure.speed.warm_up import warm_up
+from advisor.measure.timing import Agree, alone
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.training.structure import require_built
@@ -29,18 +30,20 @@ from advisor.trial.worker.batch_source import BatchSource
 from advisor.trial.worker.failure import AllocatorRefusals, DivergedError
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.prepared import Prepared
-from advisor.trial.worker.updating import until_updated
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.sizes import accepted
 
-__all__ = ["Bench", "finite"]
+__all__ = ["Bench", "finite", "until_updated"]
 
 _S = TypeVar("_S", bound=Trial[Any])
 _T = TypeVar("_T")
 
 _SEEDS_OF_A_RANK = 1_000_003
 """Distance between the seeds of two ranks: more than a trial has steps."""
+
+_MOST_ATTEMPTS = 32
+"""At a step that updates the parameters."""
 
 
 class Bench(Generic[_S]):
@@ -120,12 +123,7 @@ class Bench(Generic[_S]):
         )
 
     def wrapped_training(self, wrapper: Path, text: str = "") -> contextlib.AbstractContextManager[Training]:
-        """Build the model and pass it to an emitted wrapper, as the user will.
-
-        Args:
-            wrapper: The wrapper's file.
-            text: Its content, for machines that do not have the file.
-        """
+        """Build the model and pass it to an emitted wrapper, as the user will."""
 
         def apply(model: torch.nn.Module) -> Training:
             module = types.ModuleType("momadvise_wrapper")
@@ -219,3 +217,20 @@ def finite(loss: torch.Tensor | float, step: int) -> float:
     if not math.isfinite(value):
         raise DivergedError(f"the loss became {value} at step {step}")
     return value
+
+
+def until_updated(training: Training, attempt: Callable[[], _T], agree: Agree = alone) -> _T:
+    """Repeat a step until the optimizer has run in it.
+
+    Under float16 the first steps are skipped while the scale of the loss is found: they create no optimizer state,
+    whose memory must be measured, and their losses are a step behind those they are compared with.
+    """
+    scaler = training.gradient_scaler
+    if scaler is None:
+        return attempt()
+    for _ in range(_MOST_ATTEMPTS):
+        scale = scaler.get_scale()
+        answer = attempt()
+        if agree(scaler.get_scale() >= scale):  # a skipped step lowers it
+            break
+    return answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import psutil
 import torch
@@ -85,7 +84,7 @@ def _counted(build_model: Callable[..., torch.nn.Module], arguments: _Size) -> C
     """Count on the meta device, where nothing takes memory; a model that cannot be built there is built for real."""
     try:
         with torch.device("meta"):
-            return _of(build_model(**arguments), arguments)
+            return CountedSize(size=arguments, parameter_count=parameter_count(build_model(**arguments)))
     except Exception:  # code that reads values (``.item()``, numpy) fails without any: then only building helps
         return _built_for_real(build_model, arguments)
 
@@ -94,14 +93,10 @@ def _built_for_real(build_model: Callable[..., torch.nn.Module], arguments: _Siz
     limit = int(_HOST_SHARE * psutil.virtual_memory().available)
     try:
         with LiveStorages(torch.device("cpu"), HostData(), limit):
-            return _of(build_model(**arguments), arguments)
+            return CountedSize(size=arguments, parameter_count=parameter_count(build_model(**arguments)))
     except (DeviceOutOfMemoryError, MemoryError) as error:
         reason = f"it can only be counted by building it, and host memory is too small: {error}"
         return CountedSize(size=arguments, parameter_count=None, error=reason)
     except Exception as error:  # one size that the user's code refuses is no reason to give up the others
         summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return CountedSize(size=arguments, parameter_count=None, error=summary)
-
-
-def _of(model: Any, arguments: _Size) -> CountedSize:
-    return CountedSize(size=arguments, parameter_count=parameter_count(model))

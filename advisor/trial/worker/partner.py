@@ -80,10 +80,6 @@ class Partner:
     def turn(self, spec: ComparedSpec, seconds: float) -> float:
         """Let it step for some seconds, at least once; return the seconds per step in the long run.
 
-        Args:
-            spec: A trial of the partner's policy, at the batch to step with.
-            seconds: How long.
-
         Raises:
             NoPartnerError: It cannot step.
         """

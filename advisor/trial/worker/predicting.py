@@ -8,11 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.measure.speed.device_rates import device_rates
