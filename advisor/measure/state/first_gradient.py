@@ -103,7 +103,7 @@ class FirstGradient:
                 state = cut.whole_model_state(state)
         if training.world.rank == 0:
             self._parameters = dict(state)
-            self._stride = stride_of(state.values())
+            self._stride = stride_of(state.values(), _MOST_ELEMENTS)
         return state if training.world.rank == 0 else {}
 
     def _keep(self, name: str, gradient: torch.Tensor) -> None:
