@@ -187,15 +187,7 @@ def compared(
     micro_batch: int,
     model_size: dict[str, int | float] | None = None,
 ) -> FidelityMeasurement | None:
-    """Compare a run with the reference run, over the steps made by both; ``None`` if there are too few.
-
-    Args:
-        record: The run.
-        exact: The reference run, with the same number of distinct batches.
-        reference: As in :class:`FidelityMeasurement`, like the others.
-        micro_batch: Likewise.
-        model_size: Likewise.
-    """
+    """Compare a run with the reference run, over the steps made by both; ``None`` if there are too few."""
     assert record.distinct_batches == exact.distinct_batches, "runs on other batches do not compare"
     steps = min(len(record.losses), len(exact.losses))
     if steps < _FEWEST_STEPS:
@@ -224,9 +216,7 @@ def compared(
 def noise_floor(chance: FidelityRecord, exact: FidelityRecord) -> NoiseFloor | None:
     """The reference run's own noise; ``None`` if there are too few common steps.
 
-    Args:
-        chance: The reference run with other random numbers and parameters one rounding error away.
-        exact: The reference run.
+    ``chance`` is the reference run with other random numbers and parameters one rounding error away.
     """
     apart = compared(chance, exact, reference="", micro_batch=1)
     if apart is None:

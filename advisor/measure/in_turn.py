@@ -119,13 +119,8 @@ def take_turns(
 ) -> Speedup:
     """Alternate until the ratio is certain enough.
 
-    Every turn of ``own`` is compared with the turns of ``other`` before and after it, so that a steady drift cancels.
-
-    Args:
-        own: Takes one turn and returns seconds per sample.
-        other: The same for the other training.
-        plan: When to stop.
-        clock: Seconds from any fixed moment.
+    Each turn returns seconds per sample. Every turn of ``own`` is compared with the turns of ``other`` before and after
+    it, so that a steady drift cancels.
     """
     before = other()  # it may have to be made ready first
     begin = clock()

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from advisor.predict.blocks import LARGEST_SMALL_BYTES, SMALLEST_BLOCK_BYTES, Block, Pool
-from advisor.predict.rounding import round_up
-from advisor.predict.segments import ExpandableSegments, FixedSegments, Segments, segment_bytes
+from advisor.predict.segments import ExpandableSegments, FixedSegments, segment_bytes
+from advisor.predict.whole_numbers import round_up
 
 __all__ = ["CachingAllocator", "Replay", "replay"]
 
@@ -131,19 +131,12 @@ def _play_again(allocator: CachingAllocator, step: Sequence[tuple[int, int]], li
 
 
 class CachingAllocator:
-    """The allocator's state, with a limit of reserved bytes or none.
-
-    Attributes:
-        allocated_bytes: Bytes in blocks in use now.
-        peak_allocated_bytes: As in :class:`Replay`.
-        peak_reserved_bytes: Likewise.
-        retries: Likewise.
-    """
+    """The allocator's state, with a limit of reserved bytes or none; see :class:`Replay` for its counters."""
 
     def __init__(self, *, expandable: bool = False, limit_bytes: int | None = None) -> None:
         self.allocated_bytes = 0
         self.retries = 0
-        self._source: Segments = ExpandableSegments() if expandable else FixedSegments()
+        self._source: FixedSegments | ExpandableSegments = ExpandableSegments() if expandable else FixedSegments()
         self._limit_bytes = limit_bytes
         self._small, self._large = Pool(small=True), Pool(small=False)
         self.peak_reserved_bytes = self.peak_allocated_bytes = 0

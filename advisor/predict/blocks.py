@@ -32,13 +32,10 @@ LARGE_SEGMENT_BYTES = 20 * _MEBIBYTE
 
 
 class Block:
-    """A stretch of one segment, in a list of its neighbours.
-
-    Addresses only order blocks of one size.
+    """A stretch of one segment, linked with its neighbours; addresses only order blocks of one size.
 
     Attributes:
         requested: Bytes requested; 0 while it is free.
-        allocated: Whether it is in use.
         mapped: Whether its addresses are backed by memory; always so outside of expandable segments.
         before: Its neighbour at lower addresses of the same segment.
         after: Its neighbour at higher addresses.

@@ -43,6 +43,8 @@ class AtBatch(msgspec.Struct, frozen=True, kw_only=True):
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """Predictions for a policy on a device. Nothing in it was measured on that device.
 
+    What is not described is as in :class:`MemoryPrediction`.
+
     Attributes:
         workload: The workload's name.
         policy: The policy, at the requested micro-batch.
@@ -55,10 +57,6 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
             not depend on the batch.
         fits: Whether the requested batch is within the limit: by reserved bytes (with expandable segments if the policy
             has them) if known, else by live bytes.
-        reserved: As in :class:`MemoryPrediction`, like the next three.
-        manner: Likewise.
-        traced_at: Likewise.
-        trace_seconds: Likewise.
         times: Predicted step times at the requested batch and at the largest, if available.
         notes: Notes for the user.
     """
@@ -98,20 +96,7 @@ def outlook_of(
     rates: DeviceRates | None = None,
     notes: tuple[str, ...] = (),
 ) -> Outlook:
-    """Derive the outlook from a prediction.
-
-    Args:
-        prediction: Of the policy's memory.
-        workload: As in :class:`Outlook`, like all up to ``batch_from``.
-        policy: Likewise.
-        device: Likewise.
-        limit_bytes: Likewise.
-        limit_from: Likewise.
-        batch_from: Likewise.
-        work: The work of a step, if it was counted.
-        rates: The device's rates, if known.
-        notes: Notes for the user, in addition to the prediction's own.
-    """
+    """Derive the outlook from a prediction; ``notes`` come before the prediction's own."""
     asked = _at(prediction, policy.micro_batch)
     largest, needed = prediction.largest_batch(limit_bytes), asked.peak_bytes
     allocator = _allocator(prediction.reserved, policy)

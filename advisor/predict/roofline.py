@@ -54,11 +54,6 @@ class PredictedPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """What most of the time is bound by."""
         return _largest(self.seconds_by_bound)
 
-    @property
-    def intensity(self) -> float:
-        """Arithmetic intensity: floating-point operations per byte moved on the device; 0 where none is moved."""
-        return self.flops / self.moved_bytes if self.moved_bytes else 0.0
-
 
 class PredictedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prediction for a training step.
@@ -86,13 +81,8 @@ class PredictedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.batch / self.predicted_seconds
 
     @property
-    def bound(self) -> Bound:
-        """What most of the step's time is bound by."""
-        return _largest(_summed(one.seconds_by_bound for one in self.phases))
-
-    @property
     def intensity(self) -> float:
-        """Floating-point operations per byte moved on the device, over all phases; 0 where none is moved."""
+        """Arithmetic intensity: floating-point operations per byte moved on the device; 0 where none is moved."""
         moved = sum(one.moved_bytes for one in self.phases)
         return sum(one.flops for one in self.phases) / moved if moved else 0.0
 
@@ -153,19 +143,18 @@ def _seconds(work: Work, rates: DeviceRates) -> dict[Bound, float]:
 
 
 def _phase(phase: Phase, works: Iterable[Work], rates: DeviceRates) -> PredictedPhase:
-    seconds: list[dict[Bound, float]] = []
+    by_bound = dict.fromkeys(Bound, 0.0)
     flops = moved = transferred = launches = 0.0
     for work in works:
         bounds = _seconds(work, rates)
         bound = _largest(bounds)
-        seconds.append({bound: bounds[bound]})
+        by_bound[bound] += bounds[bound]
         flops += work.flops
         launches += work.launches
         if work.kind in (Kind.TO_DEVICE, Kind.TO_HOST):
             transferred += work.read_bytes
         else:
             moved += work.moved_bytes
-    by_bound = _summed(seconds)
     return PredictedPhase(
         phase=phase,
         predicted_seconds=sum(by_bound.values()),
@@ -175,11 +164,6 @@ def _phase(phase: Phase, works: Iterable[Work], rates: DeviceRates) -> Predicted
         transferred_bytes=transferred,
         launches=launches,
     )
-
-
-def _summed(parts: Iterable[dict[Bound, float]]) -> dict[Bound, float]:
-    known = list(parts)
-    return {bound: sum(part.get(bound, 0.0) for part in known) for bound in Bound}
 
 
 def _largest(seconds: dict[Bound, float]) -> Bound:

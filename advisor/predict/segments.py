@@ -7,7 +7,6 @@ Source: ``alloc_block``, ``try_allocate_expandable_block``, ``map_block``, ``unm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from advisor.predict.blocks import (
     LARGE_SEGMENT_BYTES,
@@ -17,9 +16,9 @@ from advisor.predict.blocks import (
     Block,
     Pool,
 )
-from advisor.predict.rounding import round_up
+from advisor.predict.whole_numbers import round_up
 
-__all__ = ["ExpandableSegments", "FixedSegments", "Segments", "segment_bytes"]
+__all__ = ["ExpandableSegments", "FixedSegments", "segment_bytes"]
 
 _SMALLEST_OWN_SEGMENT = 10 << 20
 """``kMinLargeAlloc``: requests from this size on get their own segment."""
@@ -43,26 +42,6 @@ def segment_bytes(size: int) -> int:
     return round_up(size, _LARGE_ROUNDING)
 
 
-class Segments(Protocol):
-    """A way to get memory from the driver and release it."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Reserved now."""
-
-    def best_fit(self, pool: Pool, size: int) -> Block | None:
-        """Take the best-fitting free block out of its pool."""
-
-    def grow(self, pool: Pool, size: int) -> Block:
-        """Get more memory: a free block of at least this size, in no pool."""
-
-    def splits(self, pool: Pool, remaining: int) -> bool:
-        """Whether to split off the remaining bytes of a block."""
-
-    def release(self, pools: Sequence[Pool]) -> None:
-        """Release all free memory to the driver where possible."""
-
-
 class FixedSegments:
     """One ``cudaMalloc`` per segment; a segment is released only as a whole, when none of it is in use."""
 
@@ -71,12 +50,12 @@ class FixedSegments:
         self._next_address = 0
 
     def best_fit(self, pool: Pool, size: int) -> Block | None:
-        """The smallest free block that is large enough; among equals, the one at the lowest address."""
+        """Take the best-fitting free block out of its pool; among equals, the one at the lowest address."""
         place = pool.first_fit(size)
         return pool.free.pop(place)[2] if place < len(pool.free) else None
 
     def grow(self, pool: Pool, size: int) -> Block:
-        """A new segment. The driver's addresses are unknown and assumed to increase."""
+        """A new segment, in no pool. The driver's addresses are unknown and assumed to increase."""
         segment = Block(pool, self._next_address, segment_bytes(size))
         self._next_address += segment.size
         self.held_bytes += segment.size

@@ -92,10 +92,6 @@ def work_through(first: tuple[int, Sequence[Work]], second: tuple[int, Sequence[
 
     The n-th call of an operator at one batch corresponds to the n-th at the other. If their numbers differ (with more
     micro-batches, say), all calls of that operator, in that phase and number format, form one group.
-
-    Args:
-        first: A batch and the calls of a step on it.
-        second: Another batch and the calls.
     """
     (batch, calls), (larger, others) = sorted((first, second), key=lambda one: one[0])
     assert batch < larger, f"two different batches are needed, got {batch} and {larger}"

@@ -122,7 +122,7 @@ def test_nothing_else_in_the_package_replaces_a_file() -> None:
     }
     elsewhere = {(name, line) for name, line in found if name != "files.py"}
     assert elsewhere == {
-        ("measure/memory/resident.py", '(self._root / "clear_refs").write_text("5")'),  # the kernel's
+        ("measure/memory/cpu.py", '(self._root / "clear_refs").write_text("5")'),  # the kernel's
         ("trial/guardian.py", 'Path("/proc/self/oom_score_adj").write_text("1000")'),  # the kernel's
         ("trial/process/connection.py", 'output = log.open("ab")'),  # a log
     }

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.measure.memory import cublas_workspaces
-from advisor.measure.memory.cublas_workspaces import held_workspace_bytes
+from advisor.measure.memory.cuda import held_workspace_bytes
 
 CPU = torch.device("cpu")
 
@@ -28,7 +27,7 @@ def held(bytes_held: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[st
         done.append("multiplied forward and backward")
         return plain(*args, **kwargs)
 
-    monkeypatch.setattr(cublas_workspaces.torch.autograd, "grad", grad)
+    monkeypatch.setattr(torch.autograd, "grad", grad)
     cuda = SimpleNamespace(memory_allocated=lambda device: allocated[0])
     return held_workspace_bytes(CPU, cuda, SimpleNamespace(_cuda_clearCublasWorkspaces=clear)), done
 

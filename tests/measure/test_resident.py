@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from advisor.measure.memory.resident import ResidentPeak
+from advisor.measure.memory.cpu import ResidentPeak
 from tests.measure.tiny import meter, tiny_training
 
 MIB = 2**20

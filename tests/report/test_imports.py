@@ -7,7 +7,7 @@ import pytest
 
 ROOMS = "advisor.search.study.sampler, advisor.search.space.build_space, advisor.decide.choose, advisor.decide.effects"
 REPORT = "advisor.report.answer, advisor.report.live, advisor.report.json_documents, advisor.report.catalogue_view"
-PREDICT = "advisor.predict.calibration, advisor.report.why_time, advisor.report.json_documents, advisor.session.predict"
+PREDICT = "advisor.predict.roofline, advisor.report.why_time, advisor.report.json_documents, advisor.session.predict"
 
 
 @pytest.mark.slow

@@ -36,18 +36,9 @@ def make_batches(
     *,
     first: int = 0,
 ) -> list[Any]:
-    """Make ``count`` distinct batches.
+    """Make ``count`` distinct batches of ``size`` samples, numbered from ``first`` on.
 
-    Args:
-        make_batch: The workload's function.
-        size: Samples in each.
-        count: How many.
-        seed: Batch ``i`` is made after seeding with ``seed * 1000 + i``.
-        model_size: Further arguments of ``make_batch``.
-        first: Number of the first of them.
-
-    Raises:
-        Exception: Whatever the user's function raises.
+    Batch ``i`` is made after seeding with ``seed * 1000 + i``. What the user's function raises is raised.
     """
     batches = []
     for index in range(first, first + count):
@@ -57,22 +48,14 @@ def make_batches(
 
 
 def make_one(make_batch: Callable[[int], Any], size: int, seed: int, number: int = 0) -> Any:
-    """The batch of a number alone."""
+    """Batch ``number``, alone."""
     return make_batches(make_batch, size, 1, seed, first=number)[0]
 
 
 def share_of(batch: Any, rank: int, ranks: int, samples: int, dims: SampleDims | None = None) -> Any:
     """One rank's share of a batch that every rank has made, so that together they train on what one process would.
 
-    Args:
-        batch: The global batch.
-        rank: Whose share.
-        ranks: How many share it equally.
-        samples: Samples that it has.
-        dims: Where it has them.
-
-    Returns:
-        A copy, so that the rest can be freed; the batch itself for a single rank.
+    It is a copy, so that the rest can be freed; for a single rank it is the batch itself.
 
     Raises:
         WorkloadError: The batch cannot be cut.
@@ -94,10 +77,6 @@ def pinned(batch: Any, pin: Callable[[torch.Tensor], torch.Tensor] = torch.Tenso
 
     From pageable memory a copy to the device blocks the host, whatever ``non_blocking`` asks for. Mappings that are no
     ``dict`` become one, as when the batch is moved to the device.
-
-    Args:
-        batch: The batch.
-        pin: Copies a tensor into page-locked memory.
     """
 
     def on_host(tensor: torch.Tensor) -> torch.Tensor:

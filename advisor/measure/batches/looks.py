@@ -50,14 +50,9 @@ def uneven_looks(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Look]:
-    """Looks cut at two alternating places, first the batches whose chunks differ most in their shares of targets.
+    """Looks at some of two batches or more, first at those whose chunks differ most in their shares of targets.
 
-    Args:
-        batches: Two at least, to choose from.
-        at: Samples in the first chunk of the first look, and in the second of the next.
-        samples: Samples in each batch.
-        dims: Dimensions of the samples.
-        clock: Seconds from any fixed moment.
+    They are cut alternately after the first ``at`` samples and before the last ``at``.
     """
     counted = [one for one in candidates(batches, dims) if one.targets]
     scores: dict[tuple[int, int], float] = {}
@@ -67,12 +62,12 @@ def uneven_looks(
         for place in places:
             late = number > 1 and clock() > end
             scores[number, place] = 0.0 if late else _unevenness(Look(batch, place, samples), dims, counted)
-    chosen: list[tuple[int, int]] = []
-    while len(chosen) < min(_MOST_LOOKS, len(batches)):
-        place = places[len(chosen) % len(places)]
-        left = [number for number in range(len(batches)) if all(number != one for one, _ in chosen)]
-        chosen.append((max(left, key=lambda number: scores[number, place]), place))
-    return [Look(batches[number], place, samples) for number, place in chosen]
+    left, chosen = list(range(len(batches))), []
+    for place in itertools.islice(itertools.cycle(places), min(_MOST_LOOKS, len(batches))):
+        best = max(left, key=lambda number: scores[number, place])
+        left.remove(best)
+        chosen.append(Look(batches[best], place, samples))
+    return chosen
 
 
 def emptied_look(
@@ -80,13 +75,7 @@ def emptied_look(
 ) -> Look | None:
     """A look at a batch whose second chunk has no targets: a drawn one, or else one whose targets are overwritten.
 
-    Args:
-        batches: Batches to choose from.
-        at: Samples in the first chunk.
-        samples: Samples in each batch.
-        dims: Dimensions of the samples.
-        reduction: What counts as a target.
-        new_values: Whether targets may be overwritten with an ignored value that occurs in no batch.
+    ``new_values`` says whether they may be overwritten with an ignored value that occurs in no batch.
     """
     looks = [Look(batch, at, samples) for batch in batches]
     emptied = (_emptied(look, dims, reduction, new_values=new_values) for look in looks)

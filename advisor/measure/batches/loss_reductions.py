@@ -20,12 +20,7 @@ _MOST_VALUES = 64
 
 
 def candidates(batches: Sequence[Any], dims: SampleDims) -> Iterator[Reduction]:
-    """What a loss may do, the most usual first.
-
-    Args:
-        batches: Several, since a value that stands for no target may be missing in one.
-        dims: Where they have their samples.
-    """
+    """What a loss may do, the most usual first."""
     yield Reduction(kind="sum")
     yield Reduction()
     leaves = _leaves_of_samples(batches[0], dims)
@@ -93,7 +88,7 @@ def _summed(leaf: Leaf) -> Iterator[Reduction]:
     """The sum of a mask of weights, or of lengths."""
     value = leaf.value
     if isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.is_complex() or bool((value < 0).any()):
+        if value.layout != torch.strided or value.is_complex() or not bool((value >= 0).all()):
             return
         is_lengths = value.dim() == 1 and not value.is_floating_point()
     elif isinstance(value, list | tuple) and value:

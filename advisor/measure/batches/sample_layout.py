@@ -48,11 +48,7 @@ def find_layout(
 ) -> BatchLayout:
     """Ask for batches of several sizes and see what grows with them.
 
-    Args:
-        make_batch: The workload's function.
-        seed: Seed of what it draws.
-        own_batch: The user's own batch size, which is asked for as well, whatever it costs.
-        clock: Seconds from any fixed moment.
+    The user's own batch size is asked for as well, whatever it costs.
 
     Raises:
         WorkloadError: Nothing in a batch has as many entries as samples were asked for.

@@ -52,13 +52,6 @@ def find_sizes(
     """Draw many batches, and see whether they differ in size; ``None`` if all are of one size.
 
     What the user's function raises ends the drawing.
-
-    Args:
-        make_batch: The workload's function.
-        samples: In each batch.
-        dims: Where batches have their samples.
-        seed: Seed of what it draws.
-        clock: Seconds from any fixed moment.
     """
     begin = clock()
     drawn: list[Parts] = []
@@ -85,16 +78,9 @@ def find_sizes(
 
 
 def draw_batches(make_batch: Callable[[int], Any], samples: int, sizes: BatchSizes, count: int, seed: int) -> Drawn:
-    """Draw batches of so many samples, about as many samples in all as were looked at before.
+    """Draw about as many samples in all as were looked at before; keep ``count`` typical batches.
 
     The draws are the same in every trial: policies are compared on the same batches.
-
-    Args:
-        make_batch: The workload's function.
-        samples: In each batch.
-        sizes: How batches differ.
-        count: How many typical ones are wanted.
-        seed: Seed of what it draws.
 
     Raises:
         Exception: What the user's function raises, unless enough batches are there.

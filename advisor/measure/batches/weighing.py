@@ -147,10 +147,9 @@ class Looked(NamedTuple):
         return gradient, loss
 
     def why_not(self, changed: Sequence[str] = ()) -> str:
-        """Describe why training on the chunks differs from training on the batch.
+        """Why training on the chunks differs from training on the batch.
 
-        Args:
-            changed: Model state that every pass changes, on which the loss may depend.
+        The loss may depend on ``changed``, model state that every pass changes.
         """
         off = self.error(self.usual())
         words = f"by {100 * off:.2g} % of its gradient or loss" if math.isfinite(off) else "beyond all bounds"

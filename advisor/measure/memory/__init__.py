@@ -2,5 +2,5 @@
 
 Loads torch.
 
-Called by measure/batches, predict and trial.
+Called by measure/batches, measure/state, predict and trial.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +21,6 @@ from advisor.measure.measurement import MemoryMeasurement
 from advisor.measure.memory.allocation_log import AllocationLog
 from advisor.measure.memory.live_storage import LiveStorages
 from advisor.measure.memory.meter import breakdown, gradient_bytes, listening
-from advisor.measure.memory.resident import ResidentPeak
 from advisor.measure.memory.storages import HostData, living_tensors, tensors_in, view_bytes
 from advisor.measure.memory.timeline import MemoryTimeline, note_span, timeline_of
 from advisor.text.units import format_bytes
@@ -30,17 +30,13 @@ from advisor.training.training import Phase
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["CpuMemory"]
+__all__ = ["CpuMemory", "ResidentPeak"]
+
+_PEAK = "VmHWM:"
 
 
 class CpuMemory:
-    """The memory meter of the CPU.
-
-    Args:
-        device: The CPU.
-        limit_bytes: Most live bytes of a step.
-        host_data: Storages that are no memory of the training: the data set and the batches that wait.
-    """
+    """The memory meter of the CPU; ``host_data`` is no memory of the training."""
 
     def __init__(self, device: torch.device, limit_bytes: int, host_data: HostData) -> None:
         self._device = device
@@ -123,3 +119,23 @@ class CpuMemory:
             yield storages
         if storages.exceeded is not None:
             raise storages.exceeded
+
+
+class ResidentPeak:
+    """The largest resident set from :meth:`restart` on, by this process's own entry of ``/proc``."""
+
+    def __init__(self, root: Path = Path("/proc/self")) -> None:
+        self._root = root
+
+    def restart(self) -> None:
+        """Forget what was held before; where that is not permitted, the peak is the one since the process started."""
+        with contextlib.suppress(OSError):
+            (self._root / "clear_refs").write_text("5")
+
+    def peak_bytes(self) -> int | None:
+        """The peak, the interpreter and its libraries included; ``None`` where the system does not tell."""
+        with contextlib.suppress(OSError):
+            for line in (self._root / "status").read_text().splitlines():
+                if line.startswith(_PEAK):
+                    return int(line.split()[1]) * 1024
+        return None

@@ -10,7 +10,6 @@ import msgspec
 import torch
 
 from advisor.measure.measurement import MemoryMeasurement
-from advisor.measure.memory.cublas_workspaces import held_workspace_bytes
 from advisor.measure.memory.cuda_history import CudaHistory
 from advisor.measure.memory.meter import breakdown, gradient_bytes, listening
 from advisor.measure.memory.storages import tensors_in, view_bytes
@@ -22,7 +21,7 @@ from advisor.training.training import Phase
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["CudaMemory", "nvml_device"]
+__all__ = ["CudaMemory", "held_workspace_bytes", "nvml_device"]
 
 
 def nvml_device(device: torch.device) -> NvmlDevice | None:
@@ -30,6 +29,27 @@ def nvml_device(device: torch.device) -> NvmlDevice | None:
     if device.type != "cuda":
         return None
     return NvmlDevice(str(torch.cuda.get_device_properties(device).uuid))
+
+
+def held_workspace_bytes(device: torch.device, cuda: Any = torch.cuda, library: Any = torch._C) -> int:
+    """Bytes of all cuBLAS workspaces of this process on a CUDA device, on which nothing runs.
+
+    They are no tensors, but in every peak that the allocator counts. Each thread that multiplies has one: the caller's
+    in the forward pass, autograd's in the backward pass. Both have them again afterwards, perhaps in other places.
+
+    Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of PyTorch.
+    """
+    clear = getattr(library, "_cuda_clearCublasWorkspaces", None)
+    if clear is None:
+        return 0
+    before = int(cuda.memory_allocated(device))
+    clear()
+    held = before - int(cuda.memory_allocated(device))
+    if held > 0:
+        # At once, in this thread and in the one of autograd: the next step would count them among its activations.
+        matrix = torch.ones(16, 16, device=device, requires_grad=True)
+        torch.autograd.grad((matrix @ matrix).sum(), matrix)
+    return held
 
 
 class CudaMemory:
@@ -40,10 +60,10 @@ class CudaMemory:
 
     Args:
         device: The device.
-        limit_bytes: Reserved bytes that the allocator may not pass.
+        limit_bytes: Most reserved bytes.
         cuda: ``torch.cuda``, or an object with the same functions.
         nvml: NVML's view of the device; found by default.
-        workspace_bytes: Tells the bytes that cuBLAS holds; it is asked by default.
+        workspace_bytes: Tells the bytes that cuBLAS holds.
     """
 
     def __init__(

@@ -22,11 +22,7 @@ class CudaHistory:
     """Follows one step, if the allocator is torch's own, which keeps a log.
 
     The log has no phases, but the allocator also counts; so a phase begins at a number of changes. If log and counters
-    disagree in the end, there is no timeline.
-
-    Args:
-        cuda: ``torch.cuda``, or an object with the same functions.
-        device: The device.
+    disagree in the end, there is no timeline. ``cuda`` is ``torch.cuda``, or an object with the same functions.
     """
 
     def __init__(self, cuda: Any, device: torch.device) -> None:

@@ -28,7 +28,7 @@ class MemoryBaseline:
         device: Where the trial runs.
         host_data: Everything that existed before; it is no leftover.
         cuda: ``torch.cuda``, or an object with the same functions.
-        empty_host_cache: Gives page-locked memory back that torch keeps in store; found by default.
+        empty_host_cache: Frees the page-locked memory that torch caches.
     """
 
     def __init__(

@@ -25,15 +25,10 @@ class _Known(msgspec.Struct):
 
 
 class LiveStorages(OperatorMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that knows which storages live at every moment.
+    """A dispatch mode that knows which storages live at every moment, except those of ``host_data``.
 
     What an operation allocates and frees before it returns, and what compiled code allocates, is visible to
-    :mod:`advisor.measure.memory.allocation_log` alone.
-
-    Args:
-        device: Device whose storages are counted.
-        host_data: Storages to leave out.
-        limit_bytes: Live bytes above which :class:`DeviceOutOfMemoryError` is raised, or ``None``.
+    :mod:`advisor.measure.memory.allocation_log` alone. Above the limit :class:`DeviceOutOfMemoryError` is raised.
 
     Attributes:
         live_bytes: Live bytes now.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory.storages import bytes_of
 from advisor.measure.memory.timeline import MemoryTimeline
+from advisor.replaced import replaced
 from advisor.training.training import Phase
 
 if TYPE_CHECKING:
@@ -54,15 +55,9 @@ class MemoryMeter(Protocol):
         """
 
 
-@contextlib.contextmanager
-def listening(training: Training, listener: Callable[[Phase], None]) -> Iterator[None]:
+def listening(training: Training, listener: Callable[[Phase], None]) -> contextlib.AbstractContextManager[None]:
     """Let ``listener`` hear the phases of ``training``, in place of another."""
-    before = training.phase_listener
-    training.phase_listener = listener
-    try:
-        yield
-    finally:
-        training.phase_listener = before
+    return replaced(training, phase_listener=listener)
 
 
 def gradient_bytes(training: Training) -> int:

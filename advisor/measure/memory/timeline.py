@@ -46,14 +46,13 @@ def timeline_of(
     phases: Sequence[tuple[int, Phase]],
     in_chunks: Sequence[tuple[int, int]] = (),
 ) -> MemoryTimeline:
-    """Follow a step.
+    """Follow a step that begins with ``before`` live bytes; everything in order of time.
 
     Args:
-        before: Live bytes when it began.
-        events: ``(time, bytes)`` of what was allocated (positive) and freed (negative), in order.
-        phases: ``(time, phase that begins)``, in order.
-        in_chunks: ``(begin, end)``, in order, of work in any number of chunks: what is allocated meanwhile counts as
-            one tensor.
+        before: Live bytes.
+        events: ``(time, bytes)`` of what was allocated (positive) and freed (negative).
+        phases: ``(time, phase that begins)``.
+        in_chunks: ``(begin, end)`` of work in any number of chunks: what is allocated meanwhile counts as one tensor.
     """
     events = _as_one(events, in_chunks)
     moments = [(before, Phase.IDLE, 0)]

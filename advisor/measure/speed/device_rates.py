@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import torch
 from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.measure.speed.arithmetic import matmul_rates
 from advisor.measure.speed.thread_rates import sharing_among, thread_rates, undisturbed_threads
+from advisor.replaced import replaced
 from advisor.training.out_of_memory import is_out_of_memory
 
 __all__ = ["device_rates"]
@@ -47,10 +47,8 @@ _USELESS_BELOW = 0.25
 def device_rates(device: torch.device, threads: Mapping[int, float] | None = None) -> DeviceRates:
     """Measure the rates of a device.
 
-    Args:
-        device: Where.
-        threads: The rates by number of threads, if they were measured already. The others are those of the number that
-            nothing disturbs: with more, they would be those of a disturbed CPU.
+    Rates by number of threads may have been measured already. The others are those of the number that nothing disturbs:
+    with more, they would be those of a disturbed CPU.
 
     Raises:
         torch.OutOfMemoryError: The device has no room for the tensors, about 128 MiB on a GPU.
@@ -143,21 +141,10 @@ def _convolution_rates(formats: Iterable[str], device: torch.device, *, has_tf32
     rates = {}
     convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     for name in (*formats, *(["tf32"] if has_tf32 else [])):
-        exactly = _precision(convolutions, "tf32" if name == "tf32" else "ieee") if has_tf32 else nullcontext()
-        with exactly:
+        precision = {"fp32_precision": "tf32" if name == "tf32" else "ieee"} if has_tf32 else {}
+        with replaced(convolutions, **precision):
             rates[name] = _convolution_rate(_FORMATS.get(name, torch.float32), device)
     return rates
-
-
-@contextmanager
-def _precision(operators: Any, of_float32: str) -> Iterator[None]:
-    """How operators compute in float32: ``"ieee"`` or ``"tf32"``."""
-    before = operators.fp32_precision
-    operators.fp32_precision = of_float32
-    try:
-        yield
-    finally:
-        operators.fp32_precision = before
 
 
 def _convolution_rate(dtype: torch.dtype, device: torch.device) -> float:
@@ -184,7 +171,7 @@ def _tensor_core_rates(device: torch.device) -> dict[str, float]:
     capability = torch.cuda.get_device_capability(device)
     rates = {}
     if capability >= (8, 0):
-        with _precision(torch.backends.cuda.matmul, "tf32"):
+        with replaced(torch.backends.cuda.matmul, fp32_precision="tf32"):
             rates["tf32"] = matmul_rates(device, ("float32",))["float32"]
     if capability >= (8, 9):
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from types import ModuleType
 from typing import Any
 
 __all__ = ["EnergyMeter", "NvmlDevice"]
@@ -17,14 +16,12 @@ _KINDS = ("GPU", "MIG")
 
 
 class NvmlDevice:
-    """One GPU, or one MIG instance, as the NVIDIA management library sees it.
+    """One GPU, or one MIG instance, as the NVIDIA management library (or ``library``) sees it.
 
-    Args:
-        uuid: The identifier as CUDA tells it, e.g. ``"5a1f..."``; indices differ between CUDA and NVML, this does not.
-        library: The ``pynvml`` module; imported by default.
+    It is found by the identifier that CUDA tells, such as ``"5a1f..."``: indices differ between CUDA and NVML.
     """
 
-    def __init__(self, uuid: str, library: ModuleType | Any | None = None) -> None:
+    def __init__(self, uuid: str, library: Any = None) -> None:
         if library is None:
             import pynvml
 

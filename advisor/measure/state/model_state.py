@@ -36,10 +36,8 @@ _LEAST_CHANGE = 1e-6
 class ModelState:
     """The state of a model at one moment, to compare with and to go back to.
 
-    Args:
-        model: The model.
-        functions: The user's own, in whose files there may be more that a pass changes.
-        groups: Of the optimizer, whose learning rates a scheduler moves.
+    It includes what a pass may change in the files of the user's ``functions``, and the learning rates in ``groups``
+    of the optimizer, which a scheduler moves.
     """
 
     def __init__(
@@ -136,10 +134,7 @@ def state_changes(
 ) -> dict[str, float]:
     """By how much what :func:`state_values` held has changed: the norm of a tensor's change, the difference of numbers.
 
-    Args:
-        before: What it held.
-        after: What it holds now.
-        names: What to tell, changed or not; ``None`` for whatever has changed.
+    ``names`` are included, changed or not; without them, whatever has changed.
     """
     changes = {}
     for name, value in after.items():

@@ -30,13 +30,7 @@ _Values = dict[str, npt.NDArray[np.float64]]
 
 
 class Movement:
-    """The parameters before the first step and after each, and the buffers after the last.
-
-    Args:
-        parameters: Names of the parameters that are trained, as a plain model has them.
-        buffers: Names of its buffers.
-        stride: Keep every n-th element.
-    """
+    """The trained parameters before the first step and after each, and the buffers after the last, all by name."""
 
     def __init__(self, parameters: Iterable[str], buffers: Iterable[str], stride: int = 1) -> None:
         self._names = list(parameters)

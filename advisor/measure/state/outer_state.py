@@ -24,11 +24,10 @@ Place = tuple[str, Any]
 def outer_places(modules: Iterable[torch.nn.Module], functions: Iterable[Callable[..., Any]] = ()) -> list[Place]:
     """The user's classes among a model's modules, and their own functions, such as the loss, with the files of both."""
     kinds = {kind for module in modules for kind in type(module).__mro__ if _is_of_user(kind)}
-    files = {kind.__module__ for kind in kinds} | {one.__module__ for one in functions if _is_of_user(one)}
-    places: list[Place] = [
-        (f"{kind.__qualname__}.", kind) for kind in sorted(kinds, key=lambda kind: kind.__qualname__)
-    ]
-    places += [(f"{one.__name__}.", one) for one in functions if _is_of_user(one) and getattr(one, "__dict__", None)]
+    own = [one for one in functions if _is_of_user(one)]
+    files = {thing.__module__ for thing in (*kinds, *own)}
+    places: list[Place] = [(f"{one.__qualname__}.", one) for one in sorted(kinds, key=lambda kind: kind.__qualname__)]
+    places += [(f"{one.__name__}.", one) for one in own if getattr(one, "__dict__", None)]
     return places + [("the global ", sys.modules[name]) for name in sorted(files)]
 
 

@@ -9,6 +9,7 @@ and ``aten/src/ATen/native/transformers/sdp_utils_cpp.h`` of PyTorch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -72,11 +73,11 @@ def chosen_kernel(attention: Attention, gpu: AttentionGpu) -> SDPBackend:
     Raises:
         RuntimeError: None of those that are allowed suits; with torch's words.
     """
-    suits = {
+    suits: dict[SDPBackend, Callable[[Attention, AttentionGpu], bool]] = {
         SDPBackend.FLASH_ATTENTION: _flash_suits,
         SDPBackend.EFFICIENT_ATTENTION: _efficient_suits,
         SDPBackend.CUDNN_ATTENTION: _cudnn_suits,
-        SDPBackend.MATH: _math_suits,
+        SDPBackend.MATH: lambda attention, gpu: bool(_flags.math_sdp_enabled()),
     }
     for kernel in _priorities(gpu):
         if kernel in suits and suits[kernel](attention, gpu):
@@ -87,16 +88,9 @@ def chosen_kernel(attention: Attention, gpu: AttentionGpu) -> SDPBackend:
 def _priorities(gpu: AttentionGpu) -> list[SDPBackend]:
     numbers: list[Any] = torch._C._get_sdp_priority_order()
     order = [SDPBackend(number) for number in numbers]
-    default = [
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-        SDPBackend.CUDNN_ATTENTION,
-    ]
+    default = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]
     prefers_cudnn = gpu.compute_capability in _PREFERS_CUDNN and gpu.cudnn_version > _CUDNN_WITH_ODD_LENGTHS
-    if prefers_cudnn and order[: len(default)] == default:
-        return [default[3], *default[:3]]
-    return order
+    return [default[3], *default[:3]] if prefers_cudnn and order[:4] == default else order
 
 
 def _flash_suits(attention: Attention, gpu: AttentionGpu) -> bool:
@@ -168,10 +162,6 @@ def _cudnn_decodes(gpu: AttentionGpu) -> bool:
     """Whether a single query is computed; some versions fail on Blackwell."""
     affected = gpu.torch_version >= _NEW_RULES and gpu.compute_capability[0] in (10, 11)
     return not affected or not 91900 <= gpu.cudnn_version <= 92500 or gpu.cudnn_version == 92401
-
-
-def _math_suits(attention: Attention, gpu: AttentionGpu) -> bool:
-    return bool(_flags.math_sdp_enabled())
 
 
 def _four_dimensions(attention: Attention) -> bool:

@@ -38,11 +38,8 @@ _OPEN = threading.Lock()
 def as_cuda(gpu: AttentionGpu | None = None) -> Generator[None, None, None]:
     """Let attention, dropout and autocast of fake CPU tensors go as on a CUDA device, in the whole process.
 
-    Real tensors, and fake ones of other devices, are left to torch, but for what autocast computes them in. The
-    backward pass belongs inside as well. One such context may be open at a time.
-
-    Args:
-        gpu: The device to stand for; by default one of compute capability 8.0.
+    Real tensors, and fake ones of other devices, are left to torch, except for autocast. The backward pass belongs
+    inside as well. One such context may be open at a time.
     """
     kind = gpu or AttentionGpu()
 

@@ -16,6 +16,7 @@ from advisor.predict.cuda.optimizers import optimizers_as_on_cuda
 from advisor.predict.cuda.reserved import allocation_log, reserved
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.trace.step_trace import StepTrace
+from advisor.replaced import replaced
 from advisor.training.batch import tree as batches
 
 __all__ = ["cublas_workspace_bytes", "on_cuda", "standing_for"]
@@ -27,23 +28,14 @@ _HOPPER = (9, 0)
 def standing_for(device: CudaDevice) -> Generator[None, None, None]:
     """Let fake CPU tensors take the paths of a CUDA device; the whole step, from building the model, belongs inside."""
     gpu = AttentionGpu(compute_capability=device.compute_capability)
-    with as_cuda(gpu), optimizers_as_on_cuda(), _batches_copied():
-        yield
-
-
-@contextlib.contextmanager
-def _batches_copied() -> Generator[None, None, None]:
-    """Let every pass copy its batch to the device, although host and device are one here."""
     move = batches.move
 
     def copied(batch: Any, device: torch.device) -> Any:
+        """Every pass copies its batch to the device, although host and device are one here."""
         return batches.map_tensors(move(batch, device), torch.Tensor.clone)
 
-    batches.move = copied
-    try:
+    with as_cuda(gpu), optimizers_as_on_cuda(), replaced(batches, move=copied):
         yield
-    finally:
-        batches.move = move
 
 
 def cublas_workspace_bytes(device: CudaDevice) -> int:
@@ -68,13 +60,7 @@ def on_cuda(
 ) -> MemoryPrediction:
     """Complete a prediction with what the caching allocator would reserve, and with what is known to be missing.
 
-    Args:
-        prediction: Of live bytes.
-        first: A trace that it was made of, on the device or standing for it.
-        second: The other.
-        micro_batch: The batch asked for.
-        limit_bytes: Memory limit of the training.
-        device: Where.
+    The traces are those that it was made of, on the device or standing for it.
     """
     notes = list(prediction.notes)
     if first.calls or second.calls:

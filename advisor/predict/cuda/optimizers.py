@@ -16,33 +16,26 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 
+from advisor.replaced import replaced
+
 __all__ = ["optimizers_as_on_cuda", "optimizers_as_with_values"]
 
 _module: Any = importlib.import_module("torch.optim.optimizer")  # no attribute of its package has this module
 
 
-@contextlib.contextmanager
-def optimizers_as_with_values() -> Generator[None, None, None]:
+def optimizers_as_with_values() -> contextlib.AbstractContextManager[None]:
     """Let optimizers of fake tensors choose as those of real ones on the same device, in the whole process.
 
     What they were told when they were built stays.
     """
-    kinds: list[type] = _module._foreach_supported_types
-    before = list(kinds)
-    kinds.append(FakeTensor)  # parameters of fake tensors are of this type
-    try:
-        yield
-    finally:
-        kinds[:] = before
+    # Parameters of fake tensors are of this type.
+    return replaced(_module, _foreach_supported_types=[*_module._foreach_supported_types, FakeTensor])
 
 
 @contextlib.contextmanager
 def optimizers_as_on_cuda() -> Generator[None, None, None]:
     """Let optimizers of fake CPU tensors choose as those of real ones on CUDA; likewise."""
     devices = _module._get_foreach_kernels_supported_devices
-    _module._get_foreach_kernels_supported_devices = lambda: [*devices(), "cpu"]
-    try:
-        with optimizers_as_with_values():
-            yield
-    finally:
-        _module._get_foreach_kernels_supported_devices = devices
+    as_if_there = replaced(_module, _get_foreach_kernels_supported_devices=lambda: [*devices(), "cpu"])
+    with as_if_there, optimizers_as_with_values():
+        yield

@@ -124,13 +124,7 @@ def allocation_log(
     """The log from two traces of a training at two micro-batches; ``None`` if the steps differ in more than sizes.
 
     Allocations before the step count, as they fragment the memory. If they differ (some are made once per process), the
-    log begins with what is live when the step begins.
-
-    Args:
-        first: At one micro-batch.
-        second: At another one.
-        device: The device that they are of, or stand for.
-        workspace_bytes: What cuBLAS allocates with the first product in each pass.
+    log begins with what is live when the step begins. cuBLAS allocates ``workspace_bytes`` in each pass.
     """
     for whole in (True, False):
         (one, mine, begin, moved), (other, theirs, _, _) = (_events(trace, whole=whole) for trace in (first, second))
@@ -153,9 +147,7 @@ def _place(logged: LoggedCall) -> tuple[str, int, tuple[int | None, ...]]:
 def _events(trace: StepTrace, *, whole: bool) -> tuple[list[tuple[int, int]], list[LoggedCall], int, int]:
     """Events, the calls among them, where the step begins, and where the model was on the device.
 
-    Args:
-        trace: It.
-        whole: Whether from the beginning; else with what lives as the step begins in place of what came before.
+    If not the whole trace, then what lives as the step begins stands for what came before.
     """
     events = canonical(trace)
     if whole:

@@ -114,16 +114,9 @@ def predict_fitted(traces: Sequence[StepTrace], *, accumulation_steps: int = 1) 
 
 
 def predict_between(first: tuple[int, MemoryTimeline], second: tuple[int, MemoryTimeline]) -> MemoryPrediction | None:
-    """The prediction from two measured steps that differ in sizes alone; without parts and operators.
+    """The prediction from two measured steps, the smaller micro-batch first; without parts and operators.
 
-    It includes what operators take inside themselves.
-
-    Args:
-        first: A micro-batch, and its step.
-        second: A larger one.
-
-    Returns:
-        The prediction; ``None`` where the batch changes what is done.
+    It includes what operators allocate inside themselves. ``None`` if the steps differ in more than sizes.
     """
     (small, one), (large, other) = first, second
     assert small < large, "two micro-batches, the smaller one first"

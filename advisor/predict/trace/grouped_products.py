@@ -16,7 +16,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.predict.rounding import round_up
+from advisor.predict.whole_numbers import round_up
 
 __all__ = ["grouped_products_of_all_types"]
 

@@ -89,7 +89,7 @@ def operator_work(
         kind=kind,
         operator=name,
         number_format=_number_format(kind, tensors or fresh),
-        launches=_launches(name, given, device_of((tensors or fresh)[0])) if tensors or fresh else 0,
+        launches=_launches(name, given) if tensors or fresh else 0,
         flops=_flops(operator, name, args, kwargs, result) if product else 0,
         read_bytes=read,
         written_bytes=written,
@@ -184,10 +184,11 @@ def _tf32(kind: Kind) -> bool:
     return kind is Kind.MATRIX and bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
-def _launches(name: str, given: Sequence[_Given], device: torch.device) -> int:
-    """One for an operator. One on a list does each tensor for itself on the CPU, and (nearly) all at once elsewhere."""
-    if name.startswith("_foreach_") and device.type == "cpu" and given:
-        return len(given[0][1])
+def _launches(name: str, given: Sequence[_Given]) -> int:
+    """One for an operator; on a list on the CPU one for each tensor, elsewhere (nearly) one for all."""
+    if given and name.startswith("_foreach_"):
+        tensors = given[0][1]
+        return len(tensors) if device_of(tensors[0]).type == "cpu" else 1
     return 1
 
 

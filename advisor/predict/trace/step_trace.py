@@ -84,8 +84,7 @@ def trace_steps(
             optimizer keeps anything from one step to the next.
         device: Whose memory is followed.
         mode: Makes the tensors fake.
-        stands_for_another: Whether the device stands for one that is not there; see :class:`StorageLog`. Then the work
-            is counted, too.
+        stands_for_another: See :class:`StorageLog`; the work is then counted, too.
         counts_work: Whether it is for the device itself.
 
     Raises:

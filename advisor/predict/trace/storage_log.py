@@ -52,8 +52,6 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
     Attributes:
         events: ``(number, bytes)``: positive as a storage is born or grows, negative as it shrinks or dies.
         operators: The operator that each storage came from.
-        device: Type of the device.
-        stands_for_another: Whether it stands for another.
         calls: ``(index of the first event after it, call, batch)`` of operators that allocate workspace on a CPU.
         workspace_calls: Calls that do so on CUDA, where it is the device or stood for.
         uses_host: Whether anything was made for the host.

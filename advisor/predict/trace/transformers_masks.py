@@ -17,6 +17,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import keystr, tree_leaves_with_path
 
+from advisor.replaced import replaced
+
 __all__ = ["MaskFacts", "mask_facts", "masks_as_with_values"]
 
 _DECIDE_ON_PADDING = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
@@ -50,14 +52,9 @@ def masks_as_with_values(facts: MaskFacts) -> Generator[None, None, None]:
     changes: dict[str, Any] = {} if facts.padded else dict.fromkeys(_DECIDE_ON_PADDING, _without_padding)
     if not facts.packed:
         changes[_DECIDE_ON_POSITIONS] = _not_packed
-    before = {name: getattr(module, name) for name in changes if hasattr(module, name)}
-    for name, plain in before.items():
-        setattr(module, name, functools.partial(changes[name], plain))
-    try:
+    known = {name: getattr(module, name) for name in changes if hasattr(module, name)}
+    with replaced(module, **{name: functools.partial(changes[name], plain) for name, plain in known.items()}):
         yield
-    finally:
-        for name, plain in before.items():
-            setattr(module, name, plain)
 
 
 def _without_padding(plain: Callable[..., Any], padding_mask: Any, *args: Any, **kwargs: Any) -> Any:

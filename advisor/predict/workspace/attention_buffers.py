@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.rounding import ceil_div, round_up
+from advisor.predict.whole_numbers import ceil_div, round_up
 from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall, copies, holding, results
 
 __all__ = ["cudnn_backward", "efficient", "efficient_backward", "flash", "flash_backward", "seeds_first"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.rounding import ceil_div, round_up
+from advisor.predict.whole_numbers import ceil_div, round_up
 from advisor.predict.workspace.attention_buffers import (
     cudnn_backward,
     efficient,

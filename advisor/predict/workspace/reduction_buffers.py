@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.rounding import ceil_div
+from advisor.predict.whole_numbers import ceil_div
 from advisor.predict.workspace.call import Like, Step, holding
 
 __all__ = ["Accumulation", "partial_results", "reduction_buffers"]
