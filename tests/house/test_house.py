@@ -45,7 +45,6 @@ SAME_NAME: dict[str, tuple[tuple[str, ...], str]] = {
     "growth": (("advisor/decide", "advisor/report"), "the record, and how it is shown"),
     "guard": (("advisor/decide", "advisor/session/trials"), "how a comparison is judged, and when it is made"),
     "probe": (("advisor/session/trials", "advisor/trial/worker"), "asking for the trial, and running it"),
-    "timings": (("advisor/report", "advisor/session/answer"), "the record, and how it is shown"),
 }
 """Names of files in more than one room: which rooms, and why. One idea seen from two sides may keep its name."""
 
