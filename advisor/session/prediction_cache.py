@@ -32,12 +32,7 @@ _MOST_FILES = 200
 
 
 class KeptPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file.
-
-    Attributes:
-        date: ISO date of the trace.
-        identity: What the model's code read for it.
-    """
+    """One file."""
 
     question: str
     date: str

@@ -29,7 +29,6 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         space: The search space, narrowed to the requested methods if there are any.
         hardware: The device, with the least free memory of those that train together.
-        price: Price of the device; ``None`` if no cost is asked for.
         budget: The clock, which began with the request.
     """
 

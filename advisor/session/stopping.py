@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from advisor.goal import GoalKind
-from advisor.search.propose.proposal import GainLeft
 from advisor.search.study.sampler import Proposer
 from advisor.text.units import format_percent
 
@@ -28,7 +27,13 @@ class StoppingRule:
         """Why the search may stop, as shown to the user; ``None`` to go on. Call it once per trial."""
         left = self._proposer.gain_left()
         self._in_a_row = self._in_a_row + 1 if left is not None and left.is_noise else 0
-        return None if left is None or self._in_a_row < _TIMES else _words(left, self._better)
+        if left is None or self._in_a_row < _TIMES:
+            return None
+        return (
+            f"nothing untried is expected to be {self._better} by more than the noise: "
+            f"+{format_percent(left.expected)} expected, ±{format_percent(left.noise)} noise "
+            f"(after {left.measured} trials)"
+        )
 
     def what_more(self) -> str:
         """What combinations that no time is left for may gain, to append to why the search ended."""
@@ -38,10 +43,3 @@ class StoppingRule:
         if left.is_noise:
             return "; none of them is expected to be better by more than the noise"
         return f"; the best of them is expected to be {format_percent(left.expected)} {self._better}"
-
-
-def _words(left: GainLeft, better: str) -> str:
-    return (
-        f"nothing untried is expected to be {better} by more than the noise: +{format_percent(left.expected)} "
-        f"expected, ±{format_percent(left.noise)} noise (after {left.measured} trials)"
-    )

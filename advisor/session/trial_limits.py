@@ -20,17 +20,11 @@ _LONGEST_TRIAL_SECONDS = 30.0
 _STEPS_OF_TRIAL = 6
 """Fewest full steps of a timed trial: the first, the memory step, a warm-up (if steps are quick) and three timed."""
 
-_SHARE_OF_COMPARISON = 1 / 60
-"""Share of the whole limit that one comparison with the reference run may spend on stepping."""
+_COMPARISON = 1 / 60, 1.0, 10.0
+"""Stepping of one comparison with the reference run: share of the whole limit, fewest and most seconds."""
 
-_SHORTEST_COMPARISON_SECONDS = 1.0
-_LONGEST_COMPARISON_SECONDS = 10.0
-
-_SHARE_OF_TURNS = 1 / 60
-"""Share of the whole limit for a combination's short steps that alternate with plain training's."""
-
-_SHORTEST_TURNS_SECONDS = 0.5
-_LONGEST_TURNS_SECONDS = 8.0
+_TURNS = 1 / 60, 0.5, 8.0
+"""The same of a combination's short steps that alternate with plain training's."""
 
 _SHARE_TO_SET_UP = 1 / 6
 """Share of the whole limit that compiling may take in each trial, beyond its stepping."""
@@ -97,7 +91,7 @@ class TrialLimits:
     @property
     def turn_seconds(self) -> float:
         """How long a combination's short steps may take turns with those of plain training."""
-        return self._share(_SHARE_OF_TURNS, _SHORTEST_TURNS_SECONDS, _LONGEST_TURNS_SECONDS)
+        return self._share(*_TURNS)
 
     @property
     def longest_step_seconds(self) -> float:
@@ -115,7 +109,7 @@ class TrialLimits:
     @property
     def comparison_step_seconds(self) -> float:
         """Soft limit for the stepping of a run that is compared with the reference run, or of the latter."""
-        return self._share(_SHARE_OF_COMPARISON, _SHORTEST_COMPARISON_SECONDS, _LONGEST_COMPARISON_SECONDS)
+        return self._share(*_COMPARISON)
 
     def comparison_limit_seconds(self, *, slow_start: bool = False) -> float:
         """Hard limit of such a run."""

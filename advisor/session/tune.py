@@ -74,8 +74,8 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
         if searched is not None and _picks_alike(searched.goal, goal):
             notes = put_right(searched, kept.fingerprints, folder)
             if notes is not None:
-                searched = msgspec.structs.replace(searched, notes=(*searched.notes, *notes))
-                return _with_note_if_too_large(searched, preparation.memory.limit_bytes)
+                notes += _notes_if_too_large(searched, preparation.memory.limit_bytes)
+                return msgspec.structs.replace(searched, notes=(*searched.notes, *notes))
         try:
             tuning = Tuning(preparation, folder, goal, progress, _notes(preparation, kept, folder), searched)
             with failing_together(folder, launch), progress:
@@ -102,14 +102,12 @@ def _notes(preparation: Preparation, kept: StudyMarker, folder: StudyFolder) -> 
     return notes
 
 
-def _with_note_if_too_large(stored: Answer, limit_bytes: int) -> Answer:
+def _notes_if_too_large(stored: Answer, limit_bytes: int) -> list[str]:
     measurement = stored.recommendation.winner.measurement
     assert measurement is not None, "a winner is measured"
-    peak = measurement.memory.peak_bytes
-    if peak <= limit_bytes:
-        return stored
-    note = f"its peak of {format_bytes(peak)} is more than the {format_bytes(limit_bytes)} that may be taken right now"
-    return msgspec.structs.replace(stored, notes=(*stored.notes, note))
+    peak, limit = measurement.memory.peak_bytes, format_bytes(limit_bytes)
+    note = f"its peak of {format_bytes(peak)} is more than the {limit} that may be taken right now"
+    return [note] if peak > limit_bytes else []
 
 
 def _searched_enough(stored: Answer, request: TuneRequest) -> bool:

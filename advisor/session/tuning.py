@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,6 @@ from advisor.search.study.sampler import Proposer
 from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import digests, emit
-from advisor.session.answer.timings import timings_of
 from advisor.session.climb import SizeSearch
 from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
@@ -34,11 +34,33 @@ from advisor.session.trials.guard import Guard
 from advisor.session.trials.probe import count_parameters, probe
 from advisor.session.trials.sized_trials import SizedTrials
 from advisor.session.trials.trials import Trials
+from advisor.text.units import format_count
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
+from advisor.trial.spec import (
+    ConfirmTrial,
+    CountTrial,
+    FidelityTrial,
+    PredictTrial,
+    ProbeTrial,
+    SizeTrial,
+    TimeTrial,
+    Trial,
+)
 
 __all__ = ["Tuning"]
+
+_NAMES: dict[type[Trial[Any]], str] = {
+    ProbeTrial: "loading the libraries, the probe",
+    CountTrial: "counting parameters",
+    SizeTrial: "profiling runs and comparisons",
+    TimeTrial: "timing",
+    FidelityTrial: "comparing losses",
+    ConfirmTrial: "confirming",
+    PredictTrial: "tracing where time goes",
+}
+"""What a run is busy with; the rest is momadvise's own: choosing, writing, and the start."""
 
 
 @dataclass
@@ -123,10 +145,19 @@ class Tuning:
             exhausted=exhausted,
             notes=tuple(self.notes),
             digests=digests(conclusion, recommendation),
-            timings=timings_of(runner.spent, context.budget.elapsed_seconds),
+            timings=self._timings(runner),
         )
         store_answer(answer, self.folder)
         return answer
+
+    def _timings(self, runner: Runner) -> dict[str, float]:
+        """What the run was busy with -> seconds."""
+        timings = {
+            f"{_NAMES[kind]} ({format_count(len(seconds), 'trial')})": sum(seconds)
+            for kind, seconds in runner.spent.items()
+        }
+        own = self.preparation.budget.elapsed_seconds - sum(timings.values())
+        return {**timings, "momadvise itself": max(0.0, own)}
 
     def _search(self, context: StudyContext, trials: Trials, guard: Guard, runner: Runner) -> tuple[str, bool]:
         """Search, unless an earlier search is enough; return why it ended, and whether nothing is left to try."""

@@ -79,11 +79,7 @@ def status_of(process: int) -> int | None:
 
 
 def how_it_ended(status: int) -> str:
-    """How a process ended, in words.
-
-    Args:
-        status: Exit status, or minus the number of the signal that ended it.
-    """
+    """How a process ended, in words."""
     if status >= 0:
         return f"ended with exit status {status}"
     try:

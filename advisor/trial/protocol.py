@@ -66,11 +66,7 @@ class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Exited(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Guardian to parent: the worker has ended.
-
-    Attributes:
-        status: Exit status, or minus the number of the signal that ended it.
-    """
+    """Guardian to parent: the worker has ended."""
 
     status: int
 

@@ -176,7 +176,7 @@ def test_an_environment_that_cannot_be_handed_on_starts_a_process_and_no_server(
     monkeypatch.setattr(starting, "execute", started)
     monkeypatch.setattr(starting, "borrow", none)
     reader, output = os.pipe()
-    environment: Any = WorkerStarter(starting.WORKER_COMMAND, 10.0).starting(())({}, output)
+    environment: Any = WorkerStarter(starting.WORKER_COMMAND).starting((), 10.0)({}, output)
     assert environment[name] == value
     os.close(output)
     with open(reader, encoding="utf-8") as log:

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture
 def starter(workers_as_usual: None) -> Iterator[WorkerStarter]:
-    starter = WorkerStarter(WORKER_COMMAND, 120.0)
+    starter = WorkerStarter(WORKER_COMMAND)
     yield starter
     starter.close()
 
@@ -50,7 +50,7 @@ def guardian_of(connection: Connection) -> psutil.Process:
 
 
 def connect(starter: WorkerStarter, folder: Path, *arguments: str) -> Connection:
-    connection = Connection(starter.starting(arguments), folder / "log.txt")
+    connection = Connection(starter.starting(arguments, 120.0), folder / "log.txt")
     assert connection.receive(time.monotonic() + 60) == Ready()
     return connection
 
@@ -134,8 +134,8 @@ class TestTheServer:
         give_back(other)
 
     def test_that_is_killed_takes_its_workers_along_and_the_next_is_executed(self, tmp_path: Path) -> None:
-        starter = WorkerStarter(WORKER_COMMAND, 120.0)
-        connection = Connection(starter.starting(()), tmp_path / "log.txt")
+        starter = WorkerStarter(WORKER_COMMAND)
+        connection = Connection(starter.starting((), 120.0), tmp_path / "log.txt")
         guardian = guardian_of(connection)
         assert wait_until(lambda: bool(guardian.children()))  # it guards
         assert connection.receive(time.monotonic() + 60) == Ready()
@@ -143,7 +143,7 @@ class TestTheServer:
         assert connection.receive(time.monotonic() + 30) == Exited(status=-signal.SIGKILL)
         assert wait_until(lambda: not is_running(guardian.pid))
         connection.end()
-        another = Connection(starter.starting(()), tmp_path / "log.txt")
+        another = Connection(starter.starting((), 120.0), tmp_path / "log.txt")
         assert starter._server is None
         another.end()
 
@@ -203,8 +203,8 @@ class TestWhereNothingCanBeForked:
         assert process.poll() is not None
 
     def test_another_program_is_executed(self, tmp_path: Path) -> None:
-        starter = WorkerStarter(FAKE_WORKER, 10.0)
-        connection = Connection(starter.starting(()), tmp_path / "log.txt")
+        starter = WorkerStarter(FAKE_WORKER)
+        connection = Connection(starter.starting((), 120.0), tmp_path / "log.txt")
         assert connection.receive(time.monotonic() + 30) == Ready()
         assert starter._server is None
         connection.end()

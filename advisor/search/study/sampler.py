@@ -217,13 +217,6 @@ class Proposer:
 
         It informs the model, but the combination stays untried and cannot be the answer. Optuna's own samplers are not
         told, because they would take it for a trial.
-
-        Args:
-            combination: A valid one.
-            value: Its score, one for each objective.
-            attributes: Further attributes for the dashboard. ``"micro_batch"`` is the batch of the measurement,
-                ``"largest_batch"`` the largest that fits.
-            noise: Relative standard deviation of the score between repetitions.
         """
         if self._study.sampler is not self._model:
             return

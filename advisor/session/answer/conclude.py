@@ -22,7 +22,6 @@ class Conclusion(Emission, frozen=True, kw_only=True):
     Attributes:
         refused_settings: Setting -> why no policy could use it.
         untried: Number of combinations that were not tried; a bound for a space too large to count.
-        stopped_because: Why the search ended.
         standings: Label of a combination -> the search model's estimate of it; empty without a model.
     """
 

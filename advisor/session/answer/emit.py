@@ -38,10 +38,8 @@ class Emission(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the files besides the recommendation.
 
     Attributes:
-        date: Day of the measurement, ISO format.
         workload_options: Options that the workload defines, to be passed to the wrapper.
         size_arguments: Function -> the size arguments that it takes.
-        layout: Where a batch has its samples, and how its loss follows from those of its parts.
     """
 
     goal: Goal

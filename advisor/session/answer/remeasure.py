@@ -47,14 +47,8 @@ def measure_leaders_again(
     """Run the leaders and the baseline again, as time allows; return whether anything was measured.
 
     Nothing is repeated where nothing can change: for ``bigger`` (a model's size has no luck), if only plain training
-    was measured, or for policies that an earlier run of the study repeated.
-
-    Args:
-        context: The study. Repetitions are added to its ledger; a policy that does not run a second time is replaced
-            there by its failure, and is never recommended.
-        trials: Runs the repetitions.
-        recommendation: The current recommendation.
-        standings: For ``faster``, label of each combination -> the search model's estimate.
+    was measured, or for policies that an earlier run of the study repeated. A policy that does not run a second time
+    is replaced in the ledger by its failure, and is never recommended.
     """
     ledger, goal, candidates = context.ledger, context.goal, context.ledger.candidates
     if standings and goal.kind is GoalKind.FASTER:

@@ -194,12 +194,7 @@ def build_on_devices(
 ) -> tuple[ResolvedSpace, str | None]:
     """What may be tried, on the numbers of devices that the space holds a way to train on.
 
-    Args:
-        space: The space.
-        facts: What the probe learned.
-        hardware: The device and its host.
-        goal: The goal with its numbers of devices and its ceiling of fidelity.
-        asked: Whether somebody asked for several devices. If nobody did, those without a way are left out.
+    If nobody ``asked`` for several devices, numbers without a way are left out.
 
     Returns:
         The space, and what to say about numbers that were left out.

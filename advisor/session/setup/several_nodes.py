@@ -18,11 +18,6 @@ _HOST = re.compile(r"[\w.:%\[\]-]{1,255}")
 def nodes_from(count: int | None = None, endpoint: str | None = None, rank: int | None = None) -> Nodes:
     """Check what was said, with the names that ``torchrun`` has for it.
 
-    Args:
-        count: ``--nnodes``; ``None`` for one.
-        endpoint: ``--rdzv-endpoint``: ``host:port`` of the first machine, as all of them can reach it.
-        rank: ``--node-rank``; ``None`` for the first.
-
     Raises:
         OptionError: Something is missing or outside its rule.
     """

@@ -31,7 +31,6 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         settles_combination: Whether no other batch of the same methods needs to be tried.
-        before: Candidates that were tried on the way to it.
         smaller: The same methods at a smaller batch, timed in the same trial.
         expected_rate: Samples per second that profiling runs promise, where it was not measured for being too slow.
     """
@@ -69,11 +68,9 @@ class CandidateMaker:
 
     def failed_sizing(self, policy: Policy, role: Role, result: SizeResult) -> Candidate:
         """A combination whose profiling runs did not get past the first batch."""
-        outcome = result.outcome
+        # A trial that succeeded has found that not even one sample fits.
+        outcome = Outcome.OUT_OF_MEMORY if result.outcome is Outcome.OK else result.outcome
         reason = result.reason
-        if outcome is Outcome.OK:
-            # The trial succeeded and found that not even one sample fits.
-            outcome = Outcome.OUT_OF_MEMORY
         if outcome is Outcome.OUT_OF_MEMORY and not reason:
             reason = does_not_fit(need_bytes=None, limit_bytes=self.goal.limit_on(policy.gpu_count))
         return self.unmeasured(policy, role, outcome, reason, None)

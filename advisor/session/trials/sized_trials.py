@@ -39,9 +39,7 @@ class SizedTrials:
     """Evaluates combinations at the sizes of a chain and keeps their results.
 
     Attributes:
-        rungs: The chain.
         own: Index of the model's own size in the chain; ``None`` if it cannot be built.
-        plainest: Plain training on the fewest devices.
     """
 
     def __init__(self, context: StudyContext, trials: Trials, guard: Guard, counts: SizeCounts) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import psutil
 
-from advisor.trial.fork_messages import LARGEST_MESSAGE, Fork, ForkAnswer, Forked, ForkRequest, Look, Seen, Unforkable
+from advisor.trial.fork_server import LARGEST_MESSAGE, Fork, ForkAnswer, Forked, ForkRequest, Look, Seen, Unforkable
 from advisor.trial.process.process import Process
 
 __all__ = ["ForkServer", "UnforkableError", "borrow", "check_environment", "give_back", "servers_are_kept"]

@@ -36,13 +36,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gathering:
-    """Collects how the ranks of one trial end.
-
-    Args:
-        spec: The trial.
-        size: Number of ranks.
-        memory_ran_out: Whether there is evidence that the kernel ended a process because host memory ran out.
-    """
+    """Collects how the ranks of one trial end."""
 
     def __init__(self, spec: TrialSpec, size: int, memory_ran_out: Callable[[], bool]) -> None:
         self._spec = spec

@@ -83,15 +83,7 @@ def gain_in_turn(
     *,
     begun: Sequence[float] = (),
 ) -> tuple[Speedup, list[float]]:
-    """Alternate steps of two kinds in this process.
-
-    Args:
-        step: One step; it returns when the device has finished it.
-        samples: What it processes.
-        other_step: A step of the other kind.
-        other_samples: What that processes.
-        plan: When to stop.
-        begun: Seconds of steps of the first kind that were made just now: its first turn goes on from them.
+    """Alternate steps of two kinds in this process; the first turn goes on from steps that have ``begun`` (seconds).
 
     Returns:
         How many times as many samples per second the first kind processes, and the seconds of each of its steps.

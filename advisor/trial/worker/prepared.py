@@ -42,7 +42,6 @@ class Prepared:
     """The state that forked trials start from.
 
     Attributes:
-        identity: Fingerprint of the workload, and the seed.
         model: The model as built without arguments; ``None`` if that failed. A process uses it once.
         built: The storages created with the model.
         host_data: The storages that existed before it: the workload's data.
