@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 from advisor.search.propose.standing import Standing
 
-__all__ = ["MOST_REPEATED", "typical_value", "worth_repeating"]
+__all__ = ["MOST_REPEATED", "expected_loss", "typical_value", "worth_repeating"]
 
 MOST_REPEATED = 8
 """Most repetitions in all: differences not resolved by then hardly matter."""
@@ -57,9 +57,16 @@ def worth_repeating(standings: Mapping[str, Standing], measurements: Mapping[str
     return max(known_less, key=lambda one: standings[one].deviation)
 
 
-def _loss(leader: Standing, other: Standing) -> float:
-    """Expected relative loss from choosing the leader if the other is better."""
-    deviation = math.hypot(leader.deviation, other.deviation)
-    behind = leader.mean - other.mean
+def expected_loss(behind: float, deviation: float) -> float:
+    """Expected relative loss from choosing one combination if another is better.
+
+    Args:
+        behind: Expected log of the chosen one's cost over the other's.
+        deviation: Standard deviation of that log.
+    """
     steps = behind / deviation
     return behind * _STANDARD.cdf(steps) + deviation * _STANDARD.pdf(steps)
+
+
+def _loss(leader: Standing, other: Standing) -> float:
+    return expected_loss(leader.mean - other.mean, math.hypot(leader.deviation, other.deviation))
