@@ -139,9 +139,7 @@ class PlayOff:
         best = min(range(len(leaders)), key=lambda one: standing.mean[one])
         self._trials.settle(leaders[best], repeated=repeated, compared=compared)
 
-    def _repeated(
-        self, standing: JointStanding, who: int, leader: Trial, times: dict[object, int]
-    ) -> JointStanding:
+    def _repeated(self, standing: JointStanding, who: int, leader: Trial, times: dict[object, int]) -> JointStanding:
         times[who] = times.get(who, 0) + 1
         generator = random.Random(f"again {self._seed} {leader.combination.label} {times[who]}")
         rate = self._problem.run(leader.combination, leader.batch, generator).rate

@@ -86,7 +86,9 @@ class Differences(msgspec.Struct, frozen=True):
     def those(self, numbers: _Numbers) -> tuple[Differences, _Numbers]:
         """Some of the measurements, and the points that they need."""
         place = {int(number): row for row, number in enumerate(numbers)}
-        kept = [(place[int(row)], partner) for row, partner in zip(self.rows, self.partners, strict=True) if row in place]
+        kept = [
+            (place[int(row)], partner) for row, partner in zip(self.rows, self.partners, strict=True) if row in place
+        ]
         rows = np.array([row for row, _ in kept], dtype=np.intp)
         partners = np.array([partner for _, partner in kept], dtype=np.intp)
         points, places = np.unique(np.concatenate([self.points[numbers], partners]), return_inverse=True)
