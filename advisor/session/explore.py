@@ -13,6 +13,7 @@ from advisor.search.study.sampler import Proposer
 from advisor.session.climb import SizeSearch
 from advisor.session.context import StudyContext
 from advisor.session.loop import SearchLoop
+from advisor.session.play_off import play_off
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
@@ -52,11 +53,14 @@ class Search:
         evaluator = kind(self._context, self._trials, times_half=times_half)
         with contextlib.closing(self._proposer(self._context.space)) as proposer:
             loop = SearchLoop(self._context, proposer, evaluator, self._guard)
+            compared: dict[str, Standing] = {}
             try:
-                return loop.run(), proposer.untried == 0
+                reason = loop.run()
+                compared = play_off(self._context, self._trials, proposer)
+                return reason, proposer.untried == 0
             finally:
                 self.notes += [*_notes_on_pairs(proposer), *evaluator.notes]
-                self.standings.update(proposer.standings())
+                self.standings.update(proposer.standings() | compared)
 
     def run_over_sizes(self, counts: SizeCounts) -> tuple[str, bool]:
         """Find the largest size for each combination; the same.

@@ -122,7 +122,6 @@ class PlayOff:
         times: dict[object, int] = {}
         compared = repeated = 0
         while compared + repeated < MOST_AT_END and (pair := next_pair(standing, range(len(leaders)))) is not None:
-            pair = min(pair), max(pair)
             if pair in rooms:
                 compared += 1
                 number = times[pair] = times.get(pair, 0) + 1

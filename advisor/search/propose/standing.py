@@ -70,6 +70,12 @@ class JointStanding(msgspec.Struct, frozen=True, kw_only=True):
         mean = self.mean + gain * (log - float(of @ self.mean))
         return JointStanding(mean=mean, covariance=self.covariance - np.outer(gain, shared))
 
+    def of(self, one: int) -> Standing:
+        """The estimate of one alone."""
+        return Standing(
+            mean=float(self.mean[one]), deviation=math.sqrt(max(float(self.covariance[one, one]), _LEAST_VARIANCE))
+        )
+
     def behind(self, one: int, other: int) -> tuple[float, float]:
         """How much more one is expected to cost than another, and the standard deviation of that difference."""
         covariance = self.covariance
