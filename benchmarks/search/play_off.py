@@ -28,7 +28,7 @@ __all__ = ["PlayOff"]
 FROM = 6
 """Trials before the first comparison: until then recipes lead."""
 
-MOST = 60
+MOST = 100
 """Most comparisons of neighbours, including those of single methods."""
 
 MOST_AT_END = 30
