@@ -11,9 +11,9 @@ from advisor.search.propose.standing import Standing
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.study.sampler import Proposer
 from advisor.session.climb import SizeSearch
+from advisor.session.compare_leaders import compare_leaders
 from advisor.session.context import StudyContext
 from advisor.session.loop import SearchLoop
-from advisor.session.play_off import play_off
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
@@ -56,7 +56,7 @@ class Search:
             compared: dict[str, Standing] = {}
             try:
                 reason = loop.run()
-                compared = play_off(self._context, self._trials, proposer)
+                compared = compare_leaders(self._context, self._trials, proposer)
                 return reason, proposer.untried == 0
             finally:
                 self.notes += [*_notes_on_pairs(proposer), *evaluator.notes]

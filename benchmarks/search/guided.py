@@ -14,8 +14,8 @@ from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.beside_leader import BesideLeader
 from benchmarks.search.comparisons import Comparison, comparisons, is_plain
+from benchmarks.search.in_pairs import InPairs
 from benchmarks.search.pairs import Pairs
-from benchmarks.search.play_off import PlayOff
 from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
 
@@ -30,7 +30,7 @@ def guided(
     second_batch: bool = True,
     compare: bool = False,
     beside_leader: bool = False,
-    play_off: float = 0.0,
+    in_pairs: float = 0.0,
 ) -> None:
     """Propose combinations until the budget is spent or nothing is left.
 
@@ -43,7 +43,7 @@ def guided(
         compare: Whether every method is compared with plain training, on its own and for a few seconds, after plain
             training has run.
         beside_leader: Whether combinations that differ from the leader in one method are compared with it too.
-        play_off: Noise of a ratio over that of a trial, if these are compared on all devices of the leader and leaders
+        in_pairs: Noise of a ratio over that of a trial, if these are compared on all devices of the leader and leaders
             with each other before an answer; else 0.
 
     Raises:
@@ -55,10 +55,10 @@ def guided(
         space = msgspec.structs.replace(space, batch_fractions=(1.0,))
     proposer = proposer_of(space, seed, sampler)
     batches = Batches(problem)
-    beside: BesideLeader | PlayOff | None = BesideLeader(trials, batches, proposer, seed) if beside_leader else None
-    pairs = Pairs(problem, batches, seed, play_off) if play_off else None
+    beside: BesideLeader | InPairs | None = BesideLeader(trials, batches, proposer, seed) if beside_leader else None
+    pairs = Pairs(problem, batches, seed, in_pairs) if in_pairs else None
     if pairs is not None:
-        beside = PlayOff(trials, batches, proposer, pairs, seed)
+        beside = InPairs(trials, batches, proposer, pairs, seed)
     best = 0.0
     while (proposal := proposer.ask()) is not None:
         results = timed(trials, batches, proposal, second_batch=second_batch)

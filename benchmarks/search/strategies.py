@@ -130,11 +130,11 @@ STRATEGIES: dict[str, Strategy] = {
     "ours, model, compared beside the leader": functools.partial(
         guided, sampler=SamplerName.MODEL, compare=True, beside_leader=True
     ),
-    "ours, model, compared, play-off": functools.partial(
-        guided, sampler=SamplerName.MODEL, compare=True, play_off=NOISE_OF_PAIR
+    "ours, model, compared in pairs": functools.partial(
+        guided, sampler=SamplerName.MODEL, compare=True, in_pairs=NOISE_OF_PAIR
     ),
-    "ours, model, compared, play-off, twice the noise": functools.partial(
-        guided, sampler=SamplerName.MODEL, compare=True, play_off=2 * NOISE_OF_PAIR
+    "ours, model, compared in pairs, twice the noise": functools.partial(
+        guided, sampler=SamplerName.MODEL, compare=True, in_pairs=2 * NOISE_OF_PAIR
     ),
     "ours, model, each compared first": compared_first,
 }

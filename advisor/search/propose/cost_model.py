@@ -330,11 +330,10 @@ class CostModel:
 
     def _jointly(self, posterior: _Posterior, points: _Points, alike: Floats, own: Floats) -> tuple[Floats, Floats]:
         """Mean and covariance of combinations under one guess, relative to what their settings declare."""
-        scales = posterior.scales
-        shared = self._said.of(self._covariance(scales, points, alike).T).T
+        shared = self._said.of(self._covariance(posterior.scales, points, alike).T).T
         known = solve_triangular(posterior.factor, shared.T, lower=True)
-        mean = posterior.level + self._own_time(scales, points) + shared @ posterior.weights
-        covariance: Floats = self._covariance(scales, points, own, points) - known.T @ known
+        mean = posterior.level + self._own_time(posterior.scales, points) + shared @ posterior.weights
+        covariance: Floats = self._covariance(posterior.scales, points, own, points) - known.T @ known
         return mean, covariance
 
     def _covariance(self, scales: _Scales, points: _Points, alike: Floats, others: _Points | None = None) -> Floats:

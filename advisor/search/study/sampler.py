@@ -228,8 +228,7 @@ class Proposer:
             attributes: Further attributes for the dashboard. ``"micro_batch"`` is the batch of the measurement,
                 ``"largest_batch"`` the largest that fits.
             noise: Relative standard deviation of the score between repetitions.
-            beside: What it alternated with, if only the ratio is known well: then ``noise`` is the ratio's, and the
-                score only what the ratio amounts to.
+            beside: What it alternated with. Only the ratio counts then, and ``noise`` is the ratio's.
         """
         if self._study.sampler is not self._model:
             return
@@ -290,18 +289,13 @@ class Proposer:
             return self._model.standings(self._study)
 
     def joint_standing(self, points: Sequence[tuple[Combination, int]]) -> JointStanding | None:
-        """The model's estimate of combinations at micro-batches, all together; ``None`` without a model.
-
-        Args:
-            points: Combinations with the micro-batch of each.
-        """
+        """The model's estimate of combinations at micro-batches, all together; ``None`` without a model."""
         if self._study.sampler is not self._model or len(self._maximize) > 1:
             return None
         with self._quietly():
             self._sync.refresh()
-            return self._model.joint_standing(
-                self._study, [(Choice(one, self._space.batch_fractions[0]), batch) for one, batch in points]
-            )
+            choices = [(Choice(one, self._space.batch_fractions[0]), batch) for one, batch in points]
+            return self._model.joint_standing(self._study, choices)
 
     def take_records(self) -> list[str]:
         """``record`` attributes of proposals that other workers completed since the last call."""

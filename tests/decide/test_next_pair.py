@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.decide.play_off import next_pair
+from advisor.decide.next_pair import next_pair
 from advisor.search.propose.standing import JointStanding
 
 CLOSE = JointStanding(mean=np.array([0.0, 0.01, 0.03]), covariance=0.02**2 * np.eye(3))

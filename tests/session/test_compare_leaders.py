@@ -18,8 +18,8 @@ from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
+from advisor.session.compare_leaders import compare_leaders
 from advisor.session.context import StudyContext
-from advisor.session.play_off import play_off
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PairResult
 from tests.decide.examples import goal, measured
@@ -70,7 +70,9 @@ class Thinker:
     def joint_standing(self, points: list[tuple[Combination, int]]) -> JointStanding:
         labels = [one.label for one, _ in points]
         same = np.array([[one == other for other in labels] for one in labels], dtype=np.float64)
-        return JointStanding(mean=np.array([-math.log(self.rates[label]) for label in labels]), covariance=0.03**2 * same)
+        return JointStanding(
+            mean=np.array([-math.log(self.rates[label]) for label in labels]), covariance=0.03**2 * same
+        )
 
 
 def compared(
@@ -78,7 +80,7 @@ def compared(
 ) -> tuple[StudyContext, dict[str, Standing]]:
     aim = goal() if aim is None else aim
     context = study(aim, candidates=candidates, **others)
-    return context, play_off(context, machine, Thinker(candidates))  # type: ignore[arg-type]
+    return context, compare_leaders(context, machine, Thinker(candidates))  # type: ignore[arg-type]
 
 
 def first(context: StudyContext) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
-from advisor.decide.play_off import next_pair
+from advisor.decide.next_pair import next_pair
 from advisor.goal import GoalKind
 from advisor.measure.measurement import Measurement
 from advisor.search.propose.standing import JointStanding, Standing
@@ -25,7 +25,7 @@ from advisor.session.context import StudyContext
 from advisor.session.trials.pairs import Pair, Pairs
 from advisor.session.trials.trials import Trials
 
-__all__ = ["play_off"]
+__all__ = ["compare_leaders"]
 
 _CONTENDERS = 8
 """Most combinations that are compared with each other."""
@@ -37,7 +37,7 @@ _SURE = 1.96
 """Standard deviations on each side of a 95 % interval."""
 
 
-def play_off(context: StudyContext, trials: Trials, proposer: Proposer) -> dict[str, Standing]:
+def compare_leaders(context: StudyContext, trials: Trials, proposer: Proposer) -> dict[str, Standing]:
     """Compare the leaders, and give each the speed that follows.
 
     On one device every leader alternated with the one before it already.
@@ -58,10 +58,10 @@ def play_off(context: StudyContext, trials: Trials, proposer: Proposer) -> dict[
     leaders = _leaders(context, proposer)
     if len(leaders) < 2:
         return {}
-    return _PlayOff(context, Pairs(context, trials), proposer, leaders).run()
+    return _Leaders(context, Pairs(context, trials), proposer, leaders).run()
 
 
-class _PlayOff:
+class _Leaders:
     """The leaders with their estimates, by number."""
 
     def __init__(self, context: StudyContext, pairs: Pairs, proposer: Proposer, leaders: list[Candidate]) -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from advisor.methods.use import MethodUse
 from advisor.search.space.space import Combination
-from benchmarks.search import play_off
+from benchmarks.search import in_pairs
 from benchmarks.search.batches import Batches
 from benchmarks.search.pairs import Pairs
 from benchmarks.search.simulator import Simulator
 from benchmarks.search.strategies import STRATEGIES, search
 from benchmarks.search.trials import Trials
 
-NAME = "ours, model, compared, play-off"
+NAME = "ours, model, compared in pairs"
 
 
 def using(gpu_count: int = 1, **levels: str) -> Combination:
@@ -75,6 +75,6 @@ def test_comparisons_before_an_answer_are_counted_and_are_not_trials() -> None:
     search(STRATEGIES["ours, model, compared"], alone, 0)
     search(STRATEGIES[NAME], ended, 0)
     assert ended.spent == 12
-    assert alone.comparisons < ended.comparisons <= play_off.MOST
+    assert alone.comparisons < ended.comparisons <= in_pairs.MOST
     assert (ended.compared_until(0.0) or 0) > 0
     assert all(0 < worth <= 1 for worth, _ in list(ended.answers())[1:])

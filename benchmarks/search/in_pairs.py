@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Iterable
 
-from advisor.decide.play_off import next_pair
+from advisor.decide.next_pair import next_pair
 from advisor.search.propose.proposal import InTurn
 from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.space import Combination
@@ -23,7 +23,7 @@ from benchmarks.search.pairs import Pairs
 from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials
 
-__all__ = ["PlayOff"]
+__all__ = ["InPairs"]
 
 FROM = 6
 """Trials before the first comparison: until then recipes lead."""
@@ -41,7 +41,7 @@ LEAST_SHARE = 0.4
 """Smallest share of its own batch at which a leader is compared; with less room the trial is repeated."""
 
 
-class PlayOff:
+class InPairs:
     """The comparisons of one search.
 
     Args:
