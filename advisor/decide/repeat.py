@@ -18,7 +18,7 @@ from typing import TypeVar
 from advisor.measure.timing import NEAR
 from advisor.search.propose.standing import Standing
 
-__all__ = ["MOST_REPEATED", "contested", "typical_value", "worth_repeating"]
+__all__ = ["MOST_REPEATED", "contested", "expected_loss", "typical_value", "worth_repeating"]
 
 MOST_REPEATED = 8
 """Most repetitions in all: differences not resolved by then hardly matter."""
@@ -77,9 +77,16 @@ def contested(measurements: Mapping[_Key, Sequence[float]]) -> list[_Key]:
     return [key for key in best if len(measurements[key]) == 2]
 
 
-def _loss(leader: Standing, other: Standing) -> float:
-    """Expected relative loss from choosing the leader if the other is better."""
-    deviation = math.hypot(leader.deviation, other.deviation)
-    behind = leader.mean - other.mean
+def expected_loss(behind: float, deviation: float) -> float:
+    """Expected relative loss from choosing one combination if another is better.
+
+    Args:
+        behind: Expected log of the chosen one's cost over the other's.
+        deviation: Standard deviation of that log.
+    """
     steps = behind / deviation
     return behind * _STANDARD.cdf(steps) + deviation * _STANDARD.pdf(steps)
+
+
+def _loss(leader: Standing, other: Standing) -> float:
+    return expected_loss(leader.mean - other.mean, math.hypot(leader.deviation, other.deviation))

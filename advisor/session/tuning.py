@@ -22,6 +22,7 @@ from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import digests, emit
 from advisor.session.climb import SizeSearch
+from advisor.session.compare_leaders import compare_leaders
 from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.loop import SearchLoop
@@ -42,6 +43,7 @@ from advisor.trial.spec import (
     ConfirmTrial,
     CountTrial,
     FidelityTrial,
+    PairTrial,
     PredictTrial,
     ProbeTrial,
     SizeTrial,
@@ -56,6 +58,7 @@ _NAMES: dict[type[Trial[Any]], str] = {
     CountTrial: "counting parameters",
     SizeTrial: "profiling runs and comparisons",
     TimeTrial: "timing",
+    PairTrial: "comparing leaders",
     FidelityTrial: "comparing losses",
     ConfirmTrial: "confirming",
     PredictTrial: "tracing where time goes",
@@ -173,8 +176,11 @@ class Tuning:
         kind = ComparingEvaluator if trials.turns.wanted else Evaluator
         evaluator = kind(context, trials, times_half=len(context.space.batch_fractions) == 1)
         with contextlib.closing(self._proposer(context, context.space)) as proposer:
+            compared: dict[str, Standing] = {}
             try:
-                return SearchLoop(context, proposer, evaluator, guard).run(), proposer.untried == 0
+                reason = SearchLoop(context, proposer, evaluator, guard).run()
+                compared = compare_leaders(context, trials, proposer)
+                return reason, proposer.untried == 0
             finally:
                 self.notes += [
                     f"{first} and {second} failed in each of {count} combinations that had both, while each went well "
@@ -182,7 +188,7 @@ class Tuning:
                     for (first, second), count in proposer.failing_pairs.items()
                 ]
                 self.notes += evaluator.notes
-                self.standings = proposer.standings()
+                self.standings = proposer.standings() | compared
 
     def _search_over_sizes(
         self, context: StudyContext, trials: Trials, guard: Guard, runner: Runner

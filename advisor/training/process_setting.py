@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["hold", "is_held"]
+__all__ = ["disputed", "hold", "is_held"]
 
 _T = TypeVar("_T")
 
 
 class _Held:
-    """The value of a setting before one training, restored when that training closes."""
+    """The value of a setting for one training, and that before it, restored when the training closes."""
 
-    def __init__(self, before: Any) -> None:
+    def __init__(self, before: Any, value: Any) -> None:
         self.before = before
+        self.value = value
 
 
 _HELD: dict[str, list[_Held]] = {}
@@ -38,7 +39,7 @@ def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], wr
         read: Returns the current value.
         write: Sets the value.
     """
-    own, everyone = _Held(read()), _HELD.setdefault(name, [])
+    own, everyone = _Held(read(), value), _HELD.setdefault(name, [])
     write(value)
     everyone.append(own)
 
@@ -56,3 +57,16 @@ def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], wr
 def is_held(name: str) -> bool:
     """Whether an open training holds a setting."""
     return bool(_HELD.get(name))
+
+
+def disputed(trainings: int) -> list[str]:
+    """The settings on which open trainings do not agree: each steps with those of the one opened last.
+
+    Args:
+        trainings: How many are open.
+    """
+    return [
+        name
+        for name, held in _HELD.items()
+        if held and (len(held) < trainings or any(one.value != held[0].value for one in held))
+    ]

@@ -174,6 +174,16 @@ class FidelityResult(Result, frozen=True, kw_only=True, tag="fidelity"):
     fidelity: FidelityRecord | None = None
 
 
+class PairResult(Result, frozen=True, kw_only=True, tag="pair"):
+    """The ratio of two trainings.
+
+    Attributes:
+        speedup: Throughput of the first relative to the other; ``None`` if their settings exclude each other.
+    """
+
+    speedup: Speedup | None = None
+
+
 class PlainLoopResult(Result, frozen=True, kw_only=True, tag="plain loop"):
     """Steps of a plain loop.
 
@@ -203,6 +213,7 @@ TrialResult = (
     | TimeResult
     | ConfirmResult
     | FidelityResult
+    | PairResult
     | PlainLoopResult
     | VerifyResult
 )

@@ -18,6 +18,7 @@ from advisor.trial.result import (
     CountResult,
     FidelityResult,
     LookResult,
+    PairResult,
     PlainLoopResult,
     PredictResult,
     ProbeResult,
@@ -38,6 +39,7 @@ __all__ = [
     "FidelityTrial",
     "Incidental",
     "LookTrial",
+    "PairTrial",
     "PlainLoopTrial",
     "PredictTrial",
     "ProbeTrial",
@@ -184,8 +186,7 @@ class ComparedTrial(Trial[_Compared], frozen=True, kw_only=True):
     """A trial that may alternate with another training in a separate process.
 
     Attributes:
-        beside: The policy to alternate with: the baseline, or a leader. Profiling runs alternate at equal batches,
-            others at the batch of this policy.
+        beside: The baseline or a leader. Profiling runs alternate at equal batches, others at the batch of this policy.
         turn_seconds: How long alternating profiling steps may take.
         needs_all_memory: Whether the training that alternated with earlier trials must free its memory.
     """
@@ -251,6 +252,16 @@ class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="co
     wrapper_text: Incidental[str] = ""
 
 
+class PairTrial(Trial[PairResult], frozen=True, kw_only=True, tag="pair"):
+    """Alternate the steps of two trainings in the same processes, on one device or several.
+
+    Attributes:
+        beside: The other policy, on as many devices.
+    """
+
+    beside: Policy
+
+
 class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidelity"):
     """A few dozen small steps: the losses and the first gradient, to compare with the reference run's.
 
@@ -313,6 +324,7 @@ TrialSpec = (
     | TimeTrial
     | ConfirmTrial
     | FidelityTrial
+    | PairTrial
     | PlainLoopTrial
     | VerifyTrial
 )

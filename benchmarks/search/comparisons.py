@@ -38,7 +38,9 @@ def is_plain(trial: Trial) -> bool:
     return not trial.combination.uses and trial.rate is not None
 
 
-def comparisons(problem: Problem, batches: Batches, plain: Trial, seed: int) -> Iterator[Comparison]:
+def comparisons(
+    problem: Problem, batches: Batches, plain: Trial, seed: int, noise: float | None = None
+) -> Iterator[Comparison]:
     """One comparison for each setting that runs on its own at plain training's batch.
 
     Args:
@@ -46,7 +48,9 @@ def comparisons(problem: Problem, batches: Batches, plain: Trial, seed: int) -> 
         batches: Forecasts of what fits.
         plain: The measurement of plain training.
         seed: Seed of the noise.
+        noise: Standard deviation of a ratio's log; that of a trial if ``None``.
     """
+    noise = problem.noise if noise is None else noise
     generator = random.Random(f"comparisons {seed}")
     assert plain.rate is not None, "plain training ran"
     base = problem.rate(plain.combination, plain.batch)
@@ -59,6 +63,6 @@ def comparisons(problem: Problem, batches: Batches, plain: Trial, seed: int) -> 
             continue
         rate = problem.rate(combination, plain.batch)
         if rate > 0:
-            noisy = rate / base * math.exp(generator.gauss(0.0, problem.noise))
+            noisy = rate / base * math.exp(generator.gauss(0.0, noise))
             attributes = {"micro_batch": plain.batch, "largest_batch": largest}
             yield Comparison(combination=combination, rate=plain.rate * noisy, attributes=attributes)

@@ -6,14 +6,16 @@ import math
 
 import msgspec
 
-from advisor.search.propose.proposal import Proposal, SamplerName
+from advisor.search.propose.proposal import InTurn, Proposal, SamplerName
 from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, choose_batch
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.study.sampler import Proposer
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.beside_leader import BesideLeader
-from benchmarks.search.comparisons import comparisons, is_plain
+from benchmarks.search.comparisons import Comparison, comparisons, is_plain
+from benchmarks.search.in_pairs import InPairs
+from benchmarks.search.pairs import Pairs
 from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
 
@@ -28,6 +30,7 @@ def guided(
     second_batch: bool = True,
     compare: bool = False,
     beside_leader: bool = False,
+    in_pairs: float = 0.0,
 ) -> None:
     """Propose combinations until the budget is spent or nothing is left.
 
@@ -40,6 +43,8 @@ def guided(
         compare: Whether every method is compared with plain training, on its own and for a few seconds, after plain
             training has run.
         beside_leader: Whether combinations that differ from the leader in one method are compared with it too.
+        in_pairs: Noise of a ratio over that of a trial, if these are compared on all devices of the leader and leaders
+            with each other before an answer; else 0.
 
     Raises:
         SpentError: The budget is used up.
@@ -50,20 +55,30 @@ def guided(
         space = msgspec.structs.replace(space, batch_fractions=(1.0,))
     proposer = proposer_of(space, seed, sampler)
     batches = Batches(problem)
-    beside = BesideLeader(trials, batches, proposer, seed) if beside_leader else None
+    beside: BesideLeader | InPairs | None = BesideLeader(trials, batches, proposer, seed) if beside_leader else None
+    pairs = Pairs(problem, batches, seed, in_pairs) if in_pairs else None
+    if pairs is not None:
+        beside = InPairs(trials, batches, proposer, pairs, seed)
     best = 0.0
     while (proposal := proposer.ask()) is not None:
         results = timed(trials, batches, proposal, second_batch=second_batch)
         if compare and results and is_plain(results[-1]):
-            for one in comparisons(problem, batches, results[-1], seed):
+            noise = problem.noise if pairs is None else pairs.noise
+            for one in comparisons(problem, batches, results[-1], seed, noise):
                 trials.compared()
-                proposer.learn(one.combination, one.rate, one.attributes, noise=problem.noise)
+                beside_plain = None if pairs is None else _in_turn(one, results[-1])
+                proposer.learn(one.combination, one.rate, one.attributes, noise=noise, beside=beside_plain)
             compare = False
         best = _with_room(trials, batches, proposal, results, best)
         tell(proposer, problem, proposal, results)
         if beside is not None:
             beside.after(results)
         trials.think(proposer.standings())
+
+
+def _in_turn(comparison: Comparison, plain: Trial) -> InTurn:
+    assert plain.rate is not None, "plain training ran"
+    return InTurn(combination=plain.combination, micro_batch=plain.batch, ratio=comparison.rate / plain.rate)
 
 
 def timed(trials: Trials, batches: Batches, proposal: Proposal, *, second_batch: bool = True) -> list[Trial]:

@@ -24,20 +24,25 @@ _DISPLAYED = {HELD_BACK_NAME: "generated, held out"}
 _EXPLANATION = """\
 A trial is one run of one combination of methods in a worker process. Trials that run out of memory or crash count too.
 A search has converged once the answer it would give at that point is truly within 2 % of the exhaustive optimum.
-Measurements that a session repeats before it answers count as trials: with a model, the leaders that it considers
-lucky or uncertain; with every other strategy, the current leaders, until the worse of two values or the median of
-three decides (also for *ours, model* in rows before 2026-11-24). *random* and *optuna default* sample the batch size
-as a parameter. *deepspeed* follows the DeepSpeed autotuner's procedure, as `benchmarks/search/deepspeed.py` describes
-it. *ours* takes combinations from the proposer with the named sampler, sets the batch size from the memory forecast,
-and times half of that batch in the same trial (*one batch*: no second batch, and the proposer chooses a fraction of
-the largest batch as it chooses methods). Forecasts cost no trials, for *ours* and for *deepspeed* alike; on recorded
-tables they come from the profiling runs of a session. *Compared*: ours, after a short comparison of each method alone
-with plain training, in turn and at the same batch size. *Beside the leader*: each new leader is also compared with all
-combinations that differ from it in one method, on one device and if memory holds both, up to 60 comparisons (sessions
-do not do this on several devices yet). *Each compared first*: what a session does for `faster` on one device: every
-proposal is compared in this way and timed only if it may lead; on several devices it equals *ours, model*. Here a
-comparison is as noisy as a trial. It takes seconds, about a fifth of a trial, and is counted separately: the median
-number of comparisons until convergence, over the seeds that converged."""
+Measurements that a session repeats before it answers count as trials: with a model, the leaders that it considers lucky
+or uncertain; with every other strategy, the current leaders, until the worse of two values or the median of three
+decides (also for *ours, model* in rows before 2026-11-24). *random* and *optuna default* sample the batch size as a
+parameter. *deepspeed* follows the DeepSpeed autotuner's procedure, as `benchmarks/search/deepspeed.py` describes it.
+*ours* takes combinations from the proposer with the named sampler, sets the batch size from the memory forecast, and
+times half of that batch in the same trial (*one batch*: no second batch, and the proposer chooses a fraction of the
+largest batch as it chooses methods). Forecasts cost no trials, for *ours* and for *deepspeed* alike; on recorded tables
+they come from the profiling runs of a session. *Compared*: ours, after a short comparison of each method alone with
+plain training, in turn and at the same batch size. *Beside the leader*: each new leader is also compared with all
+combinations that differ from it in one method, on one device and if memory holds both, up to 60 comparisons. *In
+pairs*: the same on all devices of the leader, up to 100 comparisons; before an answer the few that may be the best are
+compared with each other, up to 30 times, until the choice is expected to lose at most 0.1 %, and the model's estimate
+from everything decides (sessions on several devices only do the latter). *Each compared first*: what a session does for
+`faster` on one device: every proposal is compared in this way and timed only if it may lead; on several devices it
+equals *ours, model*. A comparison is as noisy here as a trial; *in pairs* three quarters of that, as the noisiest
+recorded table shows (median standard errors of pairs that alternate for two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74
+times the noise of the table's trials), or *twice the noise*. It takes seconds, about a fifth of a trial, and is counted
+separately: the median number of comparisons until convergence, over the seeds that converged, those before that answer
+included. *Trials and comparisons* adds both up, a comparison as a fifth of a trial."""
 
 _HELD_BACK = """\
 A new problem for each seed, of a kind that the search was neither developed on nor adapted to
@@ -87,14 +92,16 @@ def _title(result: Result) -> str:
 def _table(results: Sequence[Result]) -> list[str]:
     rows = [
         "| strategy | median trials to 2 % | 95 % of seeds | converged within 30 | within 40 | comparisons, median "
-        "| out of memory | failed |",
-        "|---|---|---|---|---|---|---|---|",
+        "| trials and comparisons, median | out of memory | failed |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
-        median, late = (_trials(number, result.budget) for number in (result.median, result.percentile_95))
+        numbers = (result.median, result.percentile_95, result.median_with_comparisons)
+        median, late, together = (_trials(number, result.budget) for number in numbers)
+        together = "not counted" if _comparisons(result) == "not counted" else together
         rows.append(
             f"| {_named(result, results[0])} | {median} | {late} | {result.within_thirty:.0%} "
-            f"| {result.within_forty:.0%} | {_comparisons(result)} | {result.out_of_memory_share:.1%} "
+            f"| {result.within_forty:.0%} | {_comparisons(result)} | {together} | {result.out_of_memory_share:.1%} "
             f"| {result.failed_share:.1%} |"
         )
     return rows
@@ -112,9 +119,10 @@ def _worth(results: Sequence[Result]) -> list[str]:
 
 
 def _named(result: Result, first: Result) -> str:
-    """The strategy, with its number of seeds and its date if they differ from the title's."""
+    """The strategy, with its number of seeds, its budget and its date if they differ from the title's."""
     seeds = len(result.reached)
     other = [] if seeds == len(first.reached) else [f"{seeds} seeds"]
+    other += [] if result.budget == first.budget else [f"at most {result.budget} trials"]
     other += [] if result.date == first.date else [f"on {result.date}"]
     return f"{result.strategy} ({', '.join(other)})" if other else result.strategy
 

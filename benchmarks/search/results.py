@@ -22,6 +22,10 @@ _LATER = 40
 """Trials within which a search of a large space should converge."""
 
 
+COMPARISON = 0.2
+"""Time of a comparison, in trials."""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy on one problem, over several seeds.
 
@@ -71,6 +75,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def percentile_95(self) -> float:
         """Trials until 95 % of the seeds had converged; infinite if they never did."""
         return quantile(self.reached, 0.95)
+
+    @property
+    def median_with_comparisons(self) -> float:
+        """The median of trials until convergence, with each comparison counted as a fifth of a trial."""
+        compared = self.compared or (0,) * len(self.reached)
+        spent = zip(self.reached, compared, strict=True)
+        return quantile([None if trials is None else trials + COMPARISON * (made or 0) for trials, made in spent], 0.5)
 
     @property
     def within_thirty(self) -> float:

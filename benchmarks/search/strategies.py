@@ -19,6 +19,7 @@ from advisor.trial.outcome import Outcome
 from benchmarks.search.compared_first import compared_first
 from benchmarks.search.deepspeed import deepspeed
 from benchmarks.search.guided import guided
+from benchmarks.search.pairs import NOISE_OF_PAIR
 from benchmarks.search.trials import SpentError, Trials
 
 __all__ = ["STRATEGIES", "Strategy", "random_search", "search", "tpe"]
@@ -128,6 +129,12 @@ STRATEGIES: dict[str, Strategy] = {
     "ours, model, compared": functools.partial(guided, sampler=SamplerName.MODEL, compare=True),
     "ours, model, compared beside the leader": functools.partial(
         guided, sampler=SamplerName.MODEL, compare=True, beside_leader=True
+    ),
+    "ours, model, compared in pairs": functools.partial(
+        guided, sampler=SamplerName.MODEL, compare=True, in_pairs=NOISE_OF_PAIR
+    ),
+    "ours, model, compared in pairs, twice the noise": functools.partial(
+        guided, sampler=SamplerName.MODEL, compare=True, in_pairs=2 * NOISE_OF_PAIR
     ),
     "ours, model, each compared first": compared_first,
 }

@@ -13,6 +13,8 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from advisor.decide.repeat import MOST_REPEATED, contested, typical_value, worth_repeating
 from advisor.measure.timing import NEAR
 from advisor.search.propose.standing import Standing
@@ -31,6 +33,20 @@ class SpentError(Exception):
 _MOST_COMPARISONS = 100
 
 _Key = tuple[str, int, int]
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a strategy that would end.
+
+    Attributes:
+        answer: The answer.
+        repeated: Trials that it would repeat before.
+        compared: Comparisons in all, including those that it would make before.
+    """
+
+    answer: Trial
+    repeated: int
+    compared: int
 
 
 class Trials:
@@ -59,6 +75,7 @@ class Trials:
         self._known: list[int] = []
         self._thoughts: dict[int, Mapping[str, Standing]] = {}
         self._compared: list[int] = []
+        self._settlements: dict[int, Settlement] = {}
         self._again: dict[tuple[_Key, int], float] = {}
 
     @property
@@ -105,13 +122,30 @@ class Trials:
         """The expectations of a strategy's model by label, which tell what to repeat."""
         self._thoughts[self.spent] = dict(standings)
 
+    def settle(self, answer: Trial, *, repeated: int, compared: int) -> None:
+        """State the answer that a strategy would give now, instead of one that is found by repeating trials.
+
+        Args:
+            answer: The answer.
+            repeated: Trials that it would repeat before.
+            compared: Comparisons that it would make before, beyond those counted so far.
+        """
+        self._settlements[self.spent] = Settlement(
+            answer=answer, repeated=repeated, compared=self.comparisons + compared
+        )
+
     def answers(self) -> Iterator[tuple[float, int]]:
         """After each trial: the true value of the answer, and how many repetitions it needs.
 
         The value is a fraction of the exhaustive optimum, 0 before anything ran.
         """
         thoughts: Mapping[str, Standing] = {}
+        settled: Settlement | None = None
         for number, known in enumerate(self._known, start=1):
+            settled = self._settlements.get(number, settled)
+            if settled is not None:
+                yield self._worth(settled.answer), settled.repeated
+                continue
             thoughts = self._thoughts.get(number, thoughts)
             answer, repeated = self._settled(known, thoughts) if thoughts else self._measured_best(known)
             yield (0.0 if answer is None else self._worth(answer)), repeated
@@ -128,8 +162,13 @@ class Trials:
 
     def compared_until(self, share: float) -> int | None:
         """Comparisons until the answer reached this fraction of the exhaustive optimum; ``None`` if it never did."""
-        worths = (worth for worth, _ in self.answers())
-        return next((count for worth, count in zip(worths, self._compared, strict=True) if worth >= share), None)
+        made = 0
+        for number, (worth, _) in enumerate(self.answers(), start=1):
+            settled = self._settlements.get(number)
+            made = max(made, self._compared[number - 1]) if settled is None else settled.compared
+            if worth >= share:
+                return made
+        return None
 
     def worth_after(self, number: int) -> float:
         """The true value of the answer after this many trials, not counting repetitions of the leaders."""

@@ -41,7 +41,8 @@ def spec(name: str = "tiny", *, kind: type[Trial[Any]] = TimeTrial, micro_batch:
 
 def trial_of(kind: type[Trial[Any]], fields: dict[str, Any], **changes: Any) -> Any:
     """A trial of a kind, with those of ``fields`` that it has."""
-    needed = {"wrapper_path": "wrapper.py", "reference_gradient": "gradient.pt"}
+    beside = Policy(micro_batch=2)
+    needed = {"wrapper_path": "wrapper.py", "reference_gradient": "gradient.pt", "beside": beside}
     required = {field.name for field in msgspec.structs.fields(kind) if field.required}
     known = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
     return kind(**{name: needed[name] for name in needed.keys() & required} | known | changes)

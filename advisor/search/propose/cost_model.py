@@ -32,6 +32,7 @@ import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from advisor.search.propose.batch_model import BatchModel, Estimate
+from advisor.search.propose.differences import Beside, Differences
 from advisor.search.propose.similarity import similarity, spread
 from advisor.search.space.factors import Factors, Floats, Levels
 
@@ -149,10 +150,17 @@ class CostModel:
         logs: Log of the cost of each.
         noise: Standard deviation of each log between repeated measurements.
         batches: Their batches, if all are known.
+        beside: For measurements of a combination in turn with another: the other. Their logs are of the ratio.
     """
 
     def __init__(
-        self, factors: Factors, levels: Levels, logs: Floats, noise: Floats, batches: Batches | None = None
+        self,
+        factors: Factors,
+        levels: Levels,
+        logs: Floats,
+        noise: Floats,
+        batches: Batches | None = None,
+        beside: Beside | None = None,
     ) -> None:
         assert len(levels) == len(logs) == len(noise) > 0, "one log and one noise for each measurement"
         assert np.isfinite(logs).all(), "the log of a cost is a number"
@@ -162,6 +170,7 @@ class CostModel:
         self._batches = None if batches is None else BatchModel(factors, levels, batches.largest)
         log_batches = np.zeros(len(levels)) if batches is None else batches.logs
         self._on_overhead = np.zeros(len(factors.prior_mean))
+        self._said, levels, log_batches = Differences.among(levels, log_batches, beside)
         self._known = self._points(levels, log_batches)
         self._alike = similarity(levels, levels)
         halves = (0.0,) if batches is None else tuple(np.exp(batches.logs.mean()) * one for one in _HALVES)
@@ -184,12 +193,26 @@ class CostModel:
         deviation = np.sqrt(np.maximum(squares - mean**2, _LEAST_VARIANCE))
         return Estimate(points.design @ self._factors.prior_mean + mean, deviation)
 
+    def joint(self, levels: Levels, log_batches: Floats) -> tuple[Floats, Floats]:
+        """Predict combinations at given batches together: the mean of each log, and the covariance of all."""
+        points = self._points(levels, log_batches)
+        alike, own = (similarity(levels, others) for others in (self._known.levels, levels))
+        np.fill_diagonal(own, spread(levels))
+        found = [self._jointly(posterior, points, alike, own) for posterior in self._posteriors]
+        log_weights = np.array([posterior.log_weight for posterior in self._posteriors])
+        weights = np.exp(log_weights - log_weights.max())
+        mean: Floats = np.average([mean for mean, _ in found], axis=0, weights=weights)
+        products = [covariance + np.outer(one - mean, one - mean) for one, covariance in found]
+        covariance: Floats = np.average(products, axis=0, weights=weights)
+        return points.design @ self._factors.prior_mean + mean, covariance
+
     def believing(self, levels: Levels, noise: float) -> CostModel:
         """The model after combinations turned out exactly as predicted, which lowers their uncertainty alone.
 
         An expected outcome changes no mean, and is no evidence about the scales.
         """
         model = copy.copy(self)
+        model._said = self._said.and_points(len(self._known.levels), len(levels))
         every = np.concatenate([self._known.levels, levels])
         log_batches = np.concatenate([self._known.log_batches, self._batch_of(levels).mean])
         model._known = self._points(every, log_batches)
@@ -211,7 +234,7 @@ class CostModel:
         variance = (self._factors.prior_deviation * likeliest.scales.effects) ** 2
         for _ in range(_EXPANSIONS):
             share = likeliest.scales.overhead(self._known)
-            found = variance * (self._known.design.T @ (share * likeliest.weights))
+            found = variance * (self._known.design.T @ (share * self._said.to_points(likeliest.weights, len(share))))
             self._on_overhead = np.clip(found, -_MOST_ON_OVERHEAD, _MOST_ON_OVERHEAD)
             self._known = self._points(self._known.levels, self._known.log_batches)
             likeliest = self._posterior(likeliest.scales, logs)
@@ -222,8 +245,9 @@ class CostModel:
             return _without_unlikely([self._posterior(scales, logs) for scales in guesses])
         some = np.linspace(0, len(logs) - 1, _ENOUGH_FOR_SCALES).astype(np.intp)
         model = copy.copy(self)
-        model._known = self._known.those(some)
-        model._alike = self._alike[np.ix_(some, some)]
+        model._said, needed = self._said.those(some)
+        model._known = self._known.those(needed)
+        model._alike = self._alike[np.ix_(needed, needed)]
         model._noise = self._noise[some]
         return [
             msgspec.structs.replace(self._posterior(one.scales, logs), log_weight=one.log_weight)
@@ -243,7 +267,7 @@ class CostModel:
 
     def _factor(self, scales: _Scales) -> Floats:
         """Cholesky factor of the covariance of the measurements."""
-        covariance = self._covariance(scales, self._known, self._alike)
+        covariance = self._said.of(self._said.of(self._covariance(scales, self._known, self._alike)).T)
         factor: Floats = cho_factor(covariance + np.diag(self._noise**2), lower=True)[0]
         return factor
 
@@ -259,9 +283,10 @@ class CostModel:
 
     def _posterior(self, scales: _Scales, logs: Floats) -> _Posterior:
         factor = self._factor(scales)
-        expected = self._known.design @ self._factors.prior_mean + self._own_time(scales, self._known)
-        level = float(np.mean(logs - expected))
-        surprise = logs - expected - level
+        at_points = self._known.design @ self._factors.prior_mean + self._own_time(scales, self._known)
+        expected = self._said.of(at_points)
+        level = float(np.mean((logs - expected)[self._said.absolute]))
+        surprise = logs - expected - np.where(self._said.absolute, level, 0.0)
         weights: Floats = cho_solve((factor, True), surprise)
         evidence = -0.5 * float(surprise @ weights) - float(np.sum(np.log(np.diag(factor))))
         log_weight = scales.log_prior + evidence
@@ -271,7 +296,7 @@ class CostModel:
         """Predict combinations under one guess, relative to what their settings declare."""
         scales = posterior.scales
         overhead = scales.overhead(points)
-        shared = self._covariance(scales, points, alike)
+        shared = self._said.of(self._covariance(scales, points, alike).T).T
         known = solve_triangular(posterior.factor, shared.T, lower=True)
         of_effects = points.design**2 @ (self._factors.prior_deviation * scales.effects) ** 2
         prior_variance = (
@@ -283,10 +308,19 @@ class CostModel:
         mean = posterior.level + self._own_time(scales, points) + shared @ posterior.weights
         return Estimate(mean, np.sqrt(variance))
 
-    def _covariance(self, scales: _Scales, points: _Points, alike: Floats) -> Floats:
-        """Covariance of combinations with the measured ones."""
-        sums = (points.design * (self._factors.prior_deviation * scales.effects) ** 2) @ self._known.design.T
-        overhead = np.outer(scales.overhead(points), scales.overhead(self._known))
+    def _jointly(self, posterior: _Posterior, points: _Points, alike: Floats, own: Floats) -> tuple[Floats, Floats]:
+        """Mean and covariance of combinations under one guess, relative to what their settings declare."""
+        shared = self._said.of(self._covariance(posterior.scales, points, alike).T).T
+        known = solve_triangular(posterior.factor, shared.T, lower=True)
+        mean = posterior.level + self._own_time(posterior.scales, points) + shared @ posterior.weights
+        covariance: Floats = self._covariance(posterior.scales, points, own, points) - known.T @ known
+        return mean, covariance
+
+    def _covariance(self, scales: _Scales, points: _Points, alike: Floats, others: _Points | None = None) -> Floats:
+        """Covariance of combinations with the measured ones, or with others."""
+        others = self._known if others is None else others
+        sums = (points.design * (self._factors.prior_deviation * scales.effects) ** 2) @ others.design.T
+        overhead = np.outer(scales.overhead(points), scales.overhead(others))
         covariance: Floats = _LEVEL_DEVIATION**2 + sums * (1 + overhead) + scales.interactions**2 * alike
         return covariance
 

@@ -12,6 +12,7 @@ from scipy.special import ndtr
 
 from advisor.search.propose.batch_model import Estimate
 from advisor.search.propose.cost_model import Batches, CostModel
+from advisor.search.propose.differences import Beside
 from advisor.search.propose.failures import Failures
 from advisor.search.space.factors import Choice, Factors, Floats, Levels
 
@@ -45,6 +46,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         tried: Whether the measurement is a trial of the point: others inform the model, but cannot be the answer.
         batch: Micro-batch of the measurement, if known.
         largest_batch: The largest micro-batch of its combination, if different.
+        beside: For a measurement in turn with another combination: that one. The logs are those of the ratio.
+        beside_batch: Micro-batch of the other, if known.
     """
 
     choice: Choice
@@ -56,6 +59,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     tried: bool = True
     batch: int | None = None
     largest_batch: int | None = None
+    beside: Choice | None = None
+    beside_batch: int | None = None
 
     @property
     def ran(self) -> bool:
@@ -113,12 +118,12 @@ class Expectations:
         measured = _telling([one for one in observations if one.logs is not None], weights)
         self._model: CostModel | None = None
         self._least = math.inf
-        if not measured:
+        if all(one.beside is not None for one in measured):
             return
         levels = factors.levels(one.choice for one in measured)
         logs = np.array([_weighted(one.logs, weights) for one in measured])
         noise = np.array([one.noise for one in measured])
-        self._model = CostModel(factors, levels, logs, noise, _batches(measured))
+        self._model = CostModel(factors, levels, logs, noise, _batches(measured), _beside(factors, measured))
         # The least of many noisy measurements is a lucky one, so compare with the model's estimate of its combination.
         may_win = np.array([one.counts for one in measured])
         if may_win.any():
@@ -147,6 +152,11 @@ class Expectations:
         """
         assert self._model is not None, "something was measured"
         return self._model.estimate(levels)
+
+    def joint(self, levels: Levels, batches: Sequence[int]) -> tuple[Floats, Floats]:
+        """Estimate points at given micro-batches together: the mean of each log, and the covariance of all."""
+        assert self._model is not None, "something was measured"
+        return self._model.joint(levels, np.log(np.array(batches, dtype=np.float64)))
 
     def _success(self, levels: Levels) -> Floats:
         success = 1 - self.failures.probability(levels)
@@ -182,7 +192,8 @@ def _telling(measured: list[Observation], weights: Sequence[float]) -> list[Obse
     """
     if len(measured) <= _MOST_MEASURED:
         return measured
-    order = sorted(range(len(measured)), key=lambda one: _weighted(measured[one].logs, weights))
+    absolute = [number for number, one in enumerate(measured) if one.beside is None]
+    order = sorted(absolute, key=lambda one: _weighted(measured[one].logs, weights))
     best = set(order[:_BEST_MEASURED])
     others = _spaced([one for one in range(len(measured)) if one not in best], _MOST_MEASURED - _BEST_MEASURED)
     return [measured[one] for one in sorted((*best, *others))]
@@ -197,11 +208,24 @@ def _spaced(items: list[_Item], most: int) -> list[_Item]:
 
 def _batches(measured: Sequence[Observation]) -> Batches | None:
     """The batches of the measurements; ``None`` if one is unknown."""
-    logs = [math.log(one.batch) for one in measured if one.batch is not None]
-    if len(logs) < len(measured):
+    if any(one.batch is None or (one.beside is not None and one.beside_batch is None) for one in measured):
         return None
+    logs = [math.log(one.batch or 1) for one in measured]
     largest = [math.log(one.largest_batch or one.batch or 1) for one in measured]
     return Batches(np.array(logs), np.array(largest))
+
+
+def _beside(factors: Factors, measured: Sequence[Observation]) -> Beside | None:
+    """What the measurements were made in turn with, as far as they were."""
+    others = [(number, one) for number, one in enumerate(measured) if one.beside is not None]
+    if not others:
+        return None
+    known = _batches(measured) is not None
+    return Beside(
+        rows=np.array([number for number, _ in others], dtype=np.intp),
+        levels=factors.levels(one.beside for _, one in others if one.beside is not None),
+        log_batches=np.array([math.log(one.beside_batch or 1) if known else 0.0 for _, one in others]),
+    )
 
 
 def _weighted(logs: Sequence[float] | None, weights: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ from advisor.search.propose.expectation import Observation
 from advisor.search.space.parameters import Parameters
 
 __all__ = [
+    "BESIDE",
     "CONFLICT",
     "DUPLICATE",
     "EXCLUDED",
@@ -26,6 +27,9 @@ __all__ = [
     "is_of_its_own",
     "observations_of",
 ]
+
+BESIDE = "in_turn_with"
+"""Attribute: the parameters of the combination that a measurement alternated with, its micro-batch and the ratio."""
 
 CONFLICT = "conflict"
 """Attribute, and constraint, of a trial whose settings exclude each other."""
@@ -120,6 +124,9 @@ def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[
         -math.log(value) if larger else math.log(value)
         for value, larger in zip(trial.values if told else (), maximize, strict=told)
     )
+    beside = trial.user_attrs.get(BESIDE)
+    if beside is not None and logs:
+        logs = (-math.log(beside["ratio"]) if maximize[0] else math.log(beside["ratio"]),)
     violated = {name for name, amount in trial.constraints.items() if amount > 0}
     memory = trial.constraints.get(MEMORY)
     return Observation(
@@ -130,6 +137,8 @@ def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[
         tried=not trial.user_attrs.get(LEARNED),
         batch=_count(trial, MICRO_BATCH),
         largest_batch=_count(trial, LARGEST_BATCH),
+        beside=None if beside is None else parameters.choice_of(beside["parameters"]),
+        beside_batch=None if beside is None else beside["micro_batch"],
         memory=None if memory is None or not memory < math.inf else math.log1p(max(memory, _LEAST_MEMORY)),
     )
 

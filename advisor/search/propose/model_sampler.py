@@ -30,7 +30,7 @@ from optuna.trial import FrozenTrial
 from advisor.search.propose.expectation import Expectation, Expectations, Observation
 from advisor.search.propose.history import observations_of
 from advisor.search.propose.pool import Pool
-from advisor.search.propose.standing import Standing
+from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice, Factors, Levels
 from advisor.search.space.parameters import Parameters
@@ -124,6 +124,15 @@ class ModelSampler(BaseSampler):
             label: Standing(mean=float(mean), deviation=float(deviation))
             for label, mean, deviation in zip(able, estimate.mean, estimate.deviation, strict=True)
         }
+
+    def joint_standing(self, study: Study, points: Sequence[tuple[Choice, int]]) -> JointStanding | None:
+        """The model's estimate of points at micro-batches, all together; ``None`` before the first measurement."""
+        observations = [one for one in self.observations(study) if not one.under_way]
+        if not any(one.counts for one in observations):
+            return None
+        levels = self._factors.levels(choice for choice, _ in points)
+        mean, covariance = self.expectations(observations).joint(levels, [batch for _, batch in points])
+        return JointStanding(mean=mean, covariance=covariance)
 
     def largest_improvement(self, study: Study) -> float | None:
         """The largest expected improvement of an untried point, as a share of the cost; ``None`` if nothing counts."""

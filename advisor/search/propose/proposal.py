@@ -9,7 +9,7 @@ import msgspec
 from advisor.methods.use import MethodUse
 from advisor.search.space.space import Combination
 
-__all__ = ["Attribute", "GainLeft", "Proposal", "SamplerName"]
+__all__ = ["Attribute", "GainLeft", "InTurn", "Proposal", "SamplerName"]
 
 Attribute = str | int | float | bool | None
 """What can be written beside a trial."""
@@ -46,6 +46,20 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     def uses(self) -> tuple[MethodUse, ...]:
         """The methods, sorted by name."""
         return self.combination.uses
+
+
+class InTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """What a measurement alternated with.
+
+    Attributes:
+        combination: The other combination.
+        micro_batch: Its micro-batch.
+        ratio: The measured score over the other's.
+    """
+
+    combination: Combination
+    micro_batch: int
+    ratio: float
 
 
 class GainLeft(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,11 +19,11 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from advisor.search.propose.history import EXCLUDED, LEARNED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
+from advisor.search.propose.history import BESIDE, EXCLUDED, LEARNED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
 from advisor.search.propose.initial_trials import names_of, seeds_of
 from advisor.search.propose.model_sampler import ModelSampler
-from advisor.search.propose.proposal import Attribute, GainLeft, Proposal, SamplerName
-from advisor.search.propose.standing import Standing
+from advisor.search.propose.proposal import Attribute, GainLeft, InTurn, Proposal, SamplerName
+from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.explored import Explored, Point
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
@@ -212,11 +212,20 @@ class Proposer:
         attributes: Mapping[str, Attribute] | None = None,
         *,
         noise: float,
+        beside: InTurn | None = None,
     ) -> None:
         """Learn about a combination from something other than a trial of it, such as a second batch.
 
         It informs the model, but the combination stays untried and cannot be the answer. Optuna's own samplers are not
         told, because they would take it for a trial.
+
+        Args:
+            combination: A valid one.
+            value: Its score, one for each objective.
+            attributes: Further attributes for the dashboard. ``"micro_batch"`` is the batch of the measurement,
+                ``"largest_batch"`` the largest that fits.
+            noise: Relative standard deviation of the score between repetitions.
+            beside: What it alternated with. Only the ratio counts then, and ``noise`` is the ratio's.
         """
         if self._study.sampler is not self._model:
             return
@@ -226,7 +235,11 @@ class Proposer:
         )
         assert all(map(math.isfinite, values)), f"finite scores, got {value}"
         assert self._tried.is_valid(combination), f"a combination of the space, got {combination.label}"
-        remarks: dict[str, Attribute] = {**(attributes or {}), NOISE: noise, LEARNED: True}
+        remarks: dict[str, object] = {**(attributes or {}), NOISE: noise, LEARNED: True}
+        if beside is not None:
+            assert len(self._maximize) == 1, "a ratio of one objective"
+            of = self._parameters.of(Choice(beside.combination, self._space.batch_fractions[0]))
+            remarks[BESIDE] = {"parameters": of, "micro_batch": beside.micro_batch, "ratio": beside.ratio}
         with self._quietly():
             self._study.add_trial(
                 optuna.trial.create_trial(
@@ -271,6 +284,15 @@ class Proposer:
         with self._quietly():
             self._sync.refresh()
             return self._model.standings(self._study)
+
+    def joint_standing(self, points: Sequence[tuple[Combination, int]]) -> JointStanding | None:
+        """The model's estimate of combinations at micro-batches, all together; ``None`` without a model."""
+        if self._study.sampler is not self._model or len(self._maximize) > 1:
+            return None
+        with self._quietly():
+            self._sync.refresh()
+            choices = [(Choice(one, self._space.batch_fractions[0]), batch) for one, batch in points]
+            return self._model.joint_standing(self._study, choices)
 
     def take_records(self) -> list[str]:
         """``record`` attributes of proposals that other workers completed since the last call."""

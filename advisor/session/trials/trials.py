@@ -24,8 +24,8 @@ from advisor.session.trials.probe import first_batch
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.result import ConfirmResult, FidelityResult, Result, SizeResult, TimeResult
-from advisor.trial.spec import ConfirmTrial, FidelityTrial, PredictTrial, SizeTrial, TimeTrial, Trial
+from advisor.trial.result import ConfirmResult, FidelityResult, PairResult, Result, SizeResult, TimeResult
+from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, TimeTrial, Trial
 
 __all__ = ["Trials"]
 
@@ -112,8 +112,7 @@ class Trials:
             # losses do not compare with plain training's first batch; if it leads, the guard compares more steps.
             batch = largest_batch = self.turns.compare_at
         elif self.turns.compare_at is not None:
-            # Possible leaders are timed at growing batches, each with its memory: profiling runs far above the first
-            # of them would only waste time.
+            # Leaders are timed at growing batches: profiling runs far above the first would only waste time.
             reach = _REACH * self.turns.compare_at
             largest_batch = reach if largest_batch is None else min(largest_batch, reach)
         result = self._size_from(batch, combination, largest_batch, alone=alone)
@@ -130,11 +129,8 @@ class Trials:
     ) -> SizeResult:
         plain = self._known.models.get(Combination().label)
         pacesetter = self.turns.pacesetter
-        beside = None
-        if not alone:
-            beside = self.turns.beside_profiling_runs(
-                combination, first_batch, self.model_of(pacesetter), self.sizing_of(pacesetter)
-            )
+        known = self.model_of(pacesetter), self.sizing_of(pacesetter)
+        beside = None if alone else self.turns.beside_profiling_runs(combination, first_batch, *known)
         slow_start = _starts_slowly(combination.uses)
         limit_seconds = self._limits.hard_limit_seconds(
             None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
@@ -247,6 +243,10 @@ class Trials:
         )
         self.turns.learn(result)
         return result
+
+    def pair(self, policy: Policy, **asked: Any) -> PairResult:
+        """Alternate the steps of two policies in the same processes; ``asked`` are the other fields of the trial."""
+        return self._run(self._spec(PairTrial, policy, **asked))
 
     def _need_bytes(self, policy: Policy) -> int:
         model = self.model_of(Combination.of(policy))

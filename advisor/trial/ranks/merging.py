@@ -10,7 +10,15 @@ import msgspec
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, SizePoint, Sizing
 from advisor.trial.outcome import Outcome
-from advisor.trial.result import ConfirmResult, FidelityResult, SizeResult, TimedResult, TimeResult, TrialResult
+from advisor.trial.result import (
+    ConfirmResult,
+    FidelityResult,
+    PairResult,
+    SizeResult,
+    TimedResult,
+    TimeResult,
+    TrialResult,
+)
 
 __all__ = ["merged"]
 
@@ -52,6 +60,8 @@ def _found(results: Sequence[TrialResult]) -> TrialResult:
             losses = [one.fidelity.losses for one in results if isinstance(one, FidelityResult) and one.fidelity]
             # The first rank has the whole gradient.
             return msgspec.structs.replace(first, fidelity=msgspec.structs.replace(record, losses=_mean(losses)))
+        case PairResult() as first:
+            return first  # the ranks took every turn together
         case other:
             raise AssertionError(f"several ranks do not run such a trial: {other}")
 

@@ -18,6 +18,7 @@ from advisor.trial.spec import (
     CountTrial,
     FidelityTrial,
     LookTrial,
+    PairTrial,
     PlainLoopTrial,
     PredictTrial,
     ProbeTrial,
@@ -30,6 +31,7 @@ from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.count_sizes import count_sizes
 from advisor.trial.worker.failure import AllocatorRefusals, failed_result
 from advisor.trial.worker.fidelity_run import record_fidelity
+from advisor.trial.worker.pair import compare_pair
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.predicting import predict
 from advisor.trial.worker.prepared import Prepared
@@ -57,6 +59,7 @@ WORK: dict[type[Trial[Any]], Callable[[Bench[Any]], Any]] = {
     TimeTrial: time_policy,
     ConfirmTrial: confirm,
     FidelityTrial: record_fidelity,
+    PairTrial: compare_pair,
     PlainLoopTrial: plain_loop,
     VerifyTrial: verify,
 }

@@ -37,8 +37,8 @@ def test_the_page_shows_the_lines() -> None:
         "Recorded on a made-up device, 2026-01-01; trial times with noise as in the recording; "
         "4 seeds, at most 100 trials each, on 2026-01-02 with optuna 5.0.0." in text
     )
-    assert "| random | 12 | more than 100 | 50% | 75% | none | 1.0% | 0.5% |" in text
-    assert "| ours | 2 | 4 | 100% | 100% | none | 1.0% | 0.5% |" in text
+    assert "| random | 12 | more than 100 | 50% | 75% | none | 12 | 1.0% | 0.5% |" in text
+    assert "| ours | 2 | 4 | 100% | 100% | none | 2 | 1.0% | 0.5% |" in text
 
 
 def test_held_out_problems_come_last_with_the_value_of_their_answers() -> None:
@@ -49,16 +49,17 @@ def test_held_out_problems_come_last_with_the_value_of_their_answers() -> None:
 
 
 def test_a_strategy_that_ran_on_fewer_seeds_says_so() -> None:
-    text = markdown([result(), result("ours", reached=(1, 2))])
+    text = markdown([result(), result("ours", reached=(1, 2)), result("ours, less", reached=(1, 2), budget=40)])
     assert "4 seeds, at most 100 trials each," in text
     assert "| ours (2 seeds) | 1 | 2 |" in text
+    assert "| ours, less (2 seeds, at most 40 trials) | 1 | 2 |" in text
 
 
 def test_comparisons_are_shown_and_rows_of_another_day_say_so() -> None:
     compared = result("ours, compared", reached=(1, 2, None, 3), compared=(20, 24, None, 22), date="2026-02-02")
     text = markdown([result(), compared, result("ours, compared once")])
-    assert "| ours, compared (on 2026-02-02) | 2 | more than 100 | 75% | 75% | 22 |" in text
-    assert "| ours, compared once | 12 | more than 100 | 50% | 75% | not counted |" in text
+    assert "| ours, compared (on 2026-02-02) | 2 | more than 100 | 75% | 75% | 22 | 7 |" in text
+    assert "| ours, compared once | 12 | more than 100 | 50% | 75% | not counted | not counted |" in text
 
 
 def test_a_result_replaces_an_older_one(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Compare two policies that were both timed, in turn in one group of processes, at batches at which both fit."""
+
+from __future__ import annotations
+
+import collections
+import math
+
+import msgspec
+
+from advisor.decide.noise import SMALLEST_NOISE
+from advisor.methods.catalogue import get_method
+from advisor.policy.policy import Policy
+from advisor.search.sizing.memory_model import MemoryModel, round_batch
+from advisor.search.space.space import Combination
+from advisor.session.context import StudyContext
+from advisor.session.trials.trials import Trials
+from advisor.trial.outcome import Outcome
+
+__all__ = ["Pair", "Pairs"]
+
+_SHARES = tuple(share / 20 for share in range(20, 7, -1))
+"""Shares of their own batches at which two policies may be compared; with less room another measurement says more."""
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two policies at the batches at which they are compared."""
+
+    one: Policy
+    other: Policy
+
+
+class Pairs:
+    """The comparisons of a study.
+
+    Args:
+        context: The study.
+        trials: Runs them, and knows the memory of what it has timed.
+    """
+
+    def __init__(self, context: StudyContext, trials: Trials) -> None:
+        self._context = context
+        self._trials = trials
+        self._made: collections.Counter[tuple[str, str]] = collections.Counter()
+
+    def _usable_bytes(self, gpu_count: int) -> int:
+        """Bytes that two trainings may hold together on each of several devices."""
+        return self._context.usable_bytes // self._context.goal.sharers(gpu_count)
+
+    def room(self, one: Policy, other: Policy) -> Pair | None:
+        """Two policies at the same share of their batches, the largest at which both are expected to fit.
+
+        Weights, gradients and optimizer states of both stay in memory, activations those of the one that steps.
+        """
+        models = [self._trials.model_of(Combination.of(policy)) for policy in (one, other)]
+        if one.gpu_count != other.gpu_count or None in models:
+            return None
+        first, second = (model for model in models if model is not None)
+        usable = self._usable_bytes(one.gpu_count)
+        for share in _SHARES:
+            pair = Pair(one=_at(one, share), other=_at(other, share))
+            if max(_beside(first, pair.one, second), _beside(second, pair.other, first)) <= usable:
+                return pair
+        return None
+
+    def compare(self, pair: Pair) -> tuple[float, float] | None:
+        """Log of the first policy's throughput over the other's, and its standard error; ``None`` without a result."""
+        limits, key = self._context.budget.limits, (pair.one.key, pair.other.key)
+        slow_start = any(get_method(use.name).slow_start for use in (*pair.one.methods, *pair.other.methods))
+        result = self._trials.pair(
+            pair.one,
+            beside=pair.other,
+            measure_seconds=limits.turn_seconds,
+            hard_limit_seconds=limits.hard_limit_seconds(None, slow_start=slow_start),
+            memory_limit_bytes=self._usable_bytes(pair.one.gpu_count),
+            repeat=self._made[key],
+        )
+        self._made[key] += 1
+        if result.outcome is not Outcome.OK or result.speedup is None:
+            return None
+        # Two processes of the same trainings differ by more than the turns of one of them show.
+        return math.log(result.speedup.value), max(SMALLEST_NOISE, result.speedup.standard_error)
+
+
+def _at(policy: Policy, share: float) -> Policy:
+    return msgspec.structs.replace(policy, micro_batch=max(1, round_batch(math.floor(share * policy.micro_batch))))
+
+
+def _beside(model: MemoryModel, policy: Policy, other: MemoryModel) -> float:
+    """Predicted peak of a policy's step beside what the other one holds between its own."""
+    return model.predict(policy.micro_batch) + max(0, other.predict(0))

@@ -1,0 +1,149 @@
+"""Our strategy with pairs in turn on all devices of the leader: its neighbours while searching, the leaders at the end.
+
+From the sixth trial on, each new leader is compared with the combinations that differ from it in one method. Before an
+answer is given, the few that may be the best are compared with each other until the choice is expected to lose almost
+nothing: measurements of a pair share the noise, and the model's estimate of all of them together protects from luck.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable
+
+import numpy as np
+
+from advisor.decide.next_pair import next_pair
+from advisor.search.propose.proposal import InTurn
+from advisor.search.propose.standing import JointStanding, Standing
+from advisor.search.space.space import Combination
+from advisor.search.study.sampler import Proposer
+from benchmarks.search.batches import Batches
+from benchmarks.search.beside_leader import changed
+from benchmarks.search.pairs import Pairs
+from benchmarks.search.problem import Trial
+from benchmarks.search.trials import Trials
+
+__all__ = ["InPairs"]
+
+FROM = 6
+"""Trials before the first comparison: until then recipes lead."""
+
+MOST = 100
+"""Most comparisons of neighbours, including those of single methods."""
+
+MOST_AT_END = 30
+"""Most comparisons before an answer."""
+
+CONTENDERS = 8
+"""Most combinations that are compared with each other before an answer."""
+
+LEAST_SHARE = 0.4
+"""Smallest share of its own batch at which a leader is compared; with less room the trial is repeated."""
+
+
+class InPairs:
+    """The comparisons of one search.
+
+    Args:
+        trials: The budget, which counts comparisons.
+        batches: Forecasts of what fits.
+        proposer: Learns from the comparisons.
+        pairs: Makes them.
+        seed: Seed of the noise of repeated trials.
+    """
+
+    def __init__(self, trials: Trials, batches: Batches, proposer: Proposer, pairs: Pairs, seed: int) -> None:
+        self._trials = trials
+        self._problem = trials.problem
+        self._batches = batches
+        self._proposer = proposer
+        self._pairs = pairs
+        self._seed = seed
+        self._best: dict[str, Trial] = {}
+        self._known: set[str] = set()
+
+    def after(self, results: Iterable[Trial]) -> None:
+        """Compare neighbours of the leader, and settle what the answer would be now."""
+        for one in results:
+            self._known.add(one.combination.label)
+            before = self._best.get(one.combination.label)
+            if one.rate is not None and (before is None or one.rate > (before.rate or 0.0)):
+                self._best[one.combination.label] = one
+        standings = self._able()
+        if not standings:
+            return
+        if self._trials.spent >= FROM:
+            leader = self._best[min(standings, key=lambda label: standings[label].mean)]
+            for other in changed(self._problem.space, leader.combination):
+                if self._trials.comparisons >= MOST:
+                    break
+                if other.label not in self._known:
+                    self._known.add(other.label)
+                    self._compare(leader, other, standings[leader.combination.label].score)
+            standings = self._able()
+        self._settle(standings)
+
+    def _able(self) -> dict[str, Standing]:
+        return {label: one for label, one in self._proposer.standings().items() if label in self._best}
+
+    def _compare(self, leader: Trial, other: Combination, rate: float) -> None:
+        largest = self._batches.largest(other)
+        if largest < 1:
+            return
+        room = self._pairs.room((leader.combination, leader.batch), (other, largest))
+        if room is None:
+            return
+        self._trials.compared()
+        ratio = self._pairs.ratio((other, room[1]), (leader.combination, room[0]), 0)
+        if ratio is not None:
+            self._proposer.learn(
+                other,
+                rate * ratio,
+                {"micro_batch": room[1], "largest_batch": largest},
+                noise=self._pairs.noise,
+                beside=InTurn(combination=leader.combination, micro_batch=room[0], ratio=ratio),
+            )
+
+    def _settle(self, standings: dict[str, Standing]) -> None:
+        """Find the answer, with comparisons or else repetitions that only a search that ends here would make."""
+        labels = sorted(standings, key=lambda label: standings[label].mean)[:CONTENDERS]
+        leaders = [self._best[label] for label in labels]
+        points = [(one.combination, one.batch) for one in leaders]
+        rooms: dict[tuple[int, int], tuple[int, int]] = {}
+        for one, other in itertools.combinations(range(len(leaders)), 2):
+            room = self._pairs.room(points[one], points[other])
+            if room is not None and all(
+                batch >= LEAST_SHARE * points[who][1] for who, batch in zip((one, other), room, strict=True)
+            ):
+                rooms[one, other] = len(points), len(points) + 1
+                points += [(points[one][0], room[0]), (points[other][0], room[1])]
+        standing = self._proposer.joint_standing(points)
+        assert standing is not None, "something was measured"
+        times: dict[object, int] = {}
+        compared = repeated = 0
+        while compared + repeated < MOST_AT_END and (pair := next_pair(standing, range(len(leaders)))) is not None:
+            if pair in rooms:
+                compared += 1
+                number = times[pair] = times.get(pair, 0) + 1
+                places = rooms[pair]
+                ratio = self._pairs.ratio(points[places[0]], points[places[1]], number)
+                if ratio is None:
+                    del rooms[pair]
+                    continue
+                standing = standing.after({places[0]: 1.0, places[1]: -1.0}, -math.log(ratio), self._pairs.noise)
+            else:
+                repeated += 1
+                variances = np.diag(standing.covariance)
+                who = max(pair, key=lambda one: variances[one])
+                standing = self._repeated(standing, who, leaders[who], times)
+        best = min(range(len(leaders)), key=lambda one: standing.mean[one])
+        self._trials.settle(leaders[best], repeated=repeated, compared=compared)
+
+    def _repeated(self, standing: JointStanding, who: int, leader: Trial, times: dict[object, int]) -> JointStanding:
+        times[who] = times.get(who, 0) + 1
+        generator = random.Random(f"again {self._seed} {leader.combination.label} {times[who]}")
+        rate = self._problem.run(leader.combination, leader.batch, generator).rate
+        assert rate is not None, "it ran before"
+        return standing.after({who: 1.0}, -math.log(rate), self._problem.noise)
