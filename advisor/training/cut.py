@@ -36,7 +36,10 @@ class Cut:
         """Make the gradients those of the whole model; called once the passes of a step have ended, perhaps twice."""
 
     def whole_model_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The axis's parts together, under plain names, on its rank 0 (empty on others); every process calls it."""
+        """The axis's parts together, under plain names, on its rank 0 (empty on others); every process calls it.
+
+        Gradients are gathered in the same way, so ``state`` may have trainable parameters only.
+        """
         raise NotImplementedError
 
     def own_model_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,10 +52,6 @@ class Cut:
 
     def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
         """This process's part of an optimizer's state; the inverse of :meth:`whole_optimizer_state`."""
-        raise NotImplementedError
-
-    def whole_gradient(self, name: str, gradient: torch.Tensor) -> tuple[str, torch.Tensor] | None:
-        """A gradient of the whole model on rank 0 of the axis, with its plain name; every process calls it in order."""
         raise NotImplementedError
 
 
