@@ -70,13 +70,19 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     most_samples: int | None = None
 
     @classmethod
-    def fit(cls, sizing: Sizing, prediction: MemoryPrediction | None = None) -> MemoryModel:
+    def fit(cls, sizing: Sizing, prediction: MemoryPrediction | None = None, *, passes: int = 1) -> MemoryModel:
         """Fit the lines to profiling runs, or to their prediction allocation by allocation, if there is one.
 
         With a single point (the second did not fit), parameters, buffers and optimizer state are the fixed part. That
         makes the slope too steep rather than too flat.
+
+        Args:
+            sizing: The profiling runs.
+            prediction: Their prediction.
+            passes: Micro-batches of each of their steps.
         """
-        points = sorted(sizing.points, key=lambda point: point.micro_batch)
+        points = [msgspec.structs.replace(one, step_seconds=one.step_seconds / passes) for one in sizing.points]
+        points.sort(key=lambda point: point.micro_batch)
         assert points, "a memory model needs a measured point; a combination without one does not fit at all"
         last = points[-1]
         past = [point for point in points if not point.memory.optimizer_is_peak]

@@ -222,7 +222,7 @@ class ComparingEvaluator(Evaluator):
         return tuple(ladder)
 
     def _at_most(self, largest: Policy, wanted: int) -> Policy:
-        batch = self._chosen(min(wanted, largest.micro_batch), largest.gpu_count)
+        batch = self._chosen(min(wanted, largest.micro_batch), Combination.of(largest))
         assert batch is not None, "at least one sample fits"
         return self._make.policy(Combination.of(largest), batch)
 

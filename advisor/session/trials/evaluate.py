@@ -8,14 +8,16 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import GoalKind
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.timing import NEAR
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
-from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch
+from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, pipeline_passes
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.trials.candidates import CandidateMaker, Evaluation
+from advisor.session.trials.micro_batches import largest_of_global_batch
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count, format_rate
 from advisor.trial.outcome import Outcome
@@ -67,6 +69,7 @@ class Evaluator:
         self._budget = context.budget
         self._goal = context.goal
         self._facts = context.facts
+        self._plainest = context.plainest(context.goal.gpu_counts[0])
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._progress = context.progress
         self._pace = pace
@@ -84,7 +87,8 @@ class Evaluator:
 
         If neither is stated, a default.
         """
-        own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
+        own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._goal.gpu_counts[0]
+        mesh = DATA_ONLY if self._plainest is None else self._plainest.mesh
         if own is None and self._goal.kind is GoalKind.FASTER:
             own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
         most = self._trials.most_samples
@@ -93,21 +97,17 @@ class Evaluator:
                 self._note(f"BATCH_SIZE is {own}, but make_batch makes no more than {format_count(most, 'sample')}")
             own = most
         if own is None or fixed is None:
-            return None if own is None else Batch(own)
-        return self._chosen(own, devices)
-
-    @property
-    def _fewest_devices(self) -> int:
-        return self._goal.gpu_counts[0]
+            return None if own is None else Batch(own, pipeline_passes(mesh))
+        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices, mesh=mesh)
 
     def is_plainest(self, combination: Combination) -> bool:
         """Whether it is plain training on the fewest devices."""
-        return combination == self._trials.reference(self._fewest_devices)
+        return combination == self._plainest
 
     def baseline(self) -> Candidate | None:
         """Plain training at the user's own batch, on the fewest devices; ``None`` when the workload states none."""
         batch = self.own_batch()
-        plain = self._trials.reference(self._fewest_devices)
+        plain = self._plainest
         if batch is None or plain is None:
             return None
         model, failure = self._size(plain, Role.BASELINE)
@@ -115,8 +115,8 @@ class Evaluator:
             return failure
         fits = model.largest_batch(self._goal.limit_on(plain.gpu_count), margin=0.0, rounded=False)
         if self._facts.default_batch is None and self._goal.global_batch is None:
-            within = self._batch(model, 1.0, plain.gpu_count)
-            batch = Batch(min(batch.micro_batch, 1 if within is None else within.micro_batch))
+            within = self._batch(model, 1.0, plain) or Batch(1)
+            batch = Batch(min(batch.micro_batch, within.micro_batch), batch.accumulation_steps)
         policy = self._make.policy(plain, batch)
         if fits < batch.micro_batch:
             return self._make.too_big(policy, Role.BASELINE, model)
@@ -172,7 +172,7 @@ class Evaluator:
         if model is None:
             assert failure is not None
             return Evaluation(candidate=failure, settles_combination=True)
-        batch = self._batch(model, fraction, combination.gpu_count)
+        batch = self._batch(model, fraction, combination)
         if batch is None:
             too_big = self._make.too_big(self._make.policy(combination, Batch(1)), role, model)
             return Evaluation(candidate=too_big, settles_combination=True)
@@ -227,7 +227,7 @@ class Evaluator:
         model = self._trials.model_of(combination)
         assert model is not None, "a policy that was timed was sized"
         most = model.largest_batch(self._goal.limit_on(combination.gpu_count))
-        batch = self._chosen(min(most, largest), policy.gpu_count)
+        batch = self._chosen(min(most, largest), combination)
         if batch is None or batch.micro_batch >= policy.micro_batch:
             return None
         smaller = self._make.policy(combination, batch)
@@ -261,7 +261,7 @@ class Evaluator:
         compiles = any(get_method(use.name).slow_start for use in policy.methods)
         if not self._times_half or compiles or policy.micro_batch == 1:
             return None
-        batch = self._chosen(policy.micro_batch, policy.gpu_count, _HALF)
+        batch = self._chosen(policy.micro_batch, Combination.of(policy), _HALF)
         assert batch is not None, "at least one sample fits"
         half = self._make.policy(Combination.of(policy), batch)
         return half if half.micro_batch < policy.micro_batch and self._make.refusal(half) is None else None
@@ -282,10 +282,8 @@ class Evaluator:
         known = self._trials.model_of(combination)
         if known is not None:
             return known, None
-        largest = self._goal.global_batch
-        if largest is not None:
-            largest //= combination.gpu_count
-        plain = self._trials.reference(combination.gpu_count)
+        largest = largest_of_global_batch(combination, self._goal)
+        plain = self._trials.reference(combination.data_degree)
         if plain is not None and combination != plain and self._trials.sizing_of(plain) is None:
             # A continued study has plain training on disk but not in memory. Without it no loss could be compared, and
             # a method that breaks the training would pass.
@@ -297,27 +295,33 @@ class Evaluator:
             return model, None
         return None, self._make.failed_sizing(policy, role, result)
 
-    def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
+    def _batch(self, model: MemoryModel, fraction: float, combination: Combination) -> Batch | None:
         """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""
-        largest = model.largest_batch(self._goal.limit_on(gpu_count))
+        largest = model.largest_batch(self._goal.limit_on(combination.gpu_count))
         if model.most_samples is not None and largest >= round_batch(model.most_samples):
             self._note(
                 f"make_batch makes no more than {format_count(self._trials.most_samples or 0, 'sample')}: larger "
                 "batches were not measured"
             )
         if largest >= 1 and self._goal.global_batch is None:
-            in_time = round_batch(model.largest_within_seconds(self._budget.limits.longest_step_seconds))
+            longest = self._budget.limits.longest_step_seconds / pipeline_passes(combination.mesh)
+            in_time = round_batch(model.largest_within_seconds(longest))
             if in_time < largest:
                 self._note(
                     f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a "
                     "trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
-        return self._chosen(largest, gpu_count, fraction)
+        return self._chosen(largest, combination, fraction)
 
-    def _chosen(self, largest: int, gpu_count: int, fraction: float = 1.0) -> Batch | None:
-        batch = self._goal.global_batch
-        return choose_batch(largest=largest, fraction=fraction, global_batch=batch, gpu_count=gpu_count)
+    def _chosen(self, largest: int, combination: Combination, fraction: float = 1.0) -> Batch | None:
+        return choose_batch(
+            largest=largest,
+            fraction=fraction,
+            global_batch=self._goal.global_batch,
+            gpu_count=combination.gpu_count,
+            mesh=combination.mesh,
+        )
 
     def _note(self, note: str) -> None:
         if note not in self.notes:

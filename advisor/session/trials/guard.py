@@ -44,7 +44,7 @@ class Guard:
 
     def checked(self, candidate: Candidate) -> Candidate:
         """Return the candidate with its comparison, or the reason why there is none; the plainest needs none."""
-        reference = self._trials.reference(candidate.policy.gpu_count)
+        reference = self._trials.reference(candidate.policy.data_degree)
         candidate = self._with_known(candidate)
         if candidate.guard is not None or reference in (None, Combination.of(candidate.policy)):
             return candidate
@@ -63,7 +63,7 @@ class Guard:
     def remembered(self, candidate: Candidate) -> Candidate:
         """Like :meth:`checked` without running anything: reuse what was found of its methods at another batch."""
         candidate = self._with_known(candidate) if is_measured(candidate) else candidate
-        plainest = self._trials.reference(candidate.policy.gpu_count) in (None, Combination.of(candidate.policy))
+        plainest = self._trials.reference(candidate.policy.data_degree) in (None, Combination.of(candidate.policy))
         if candidate.guard is not None or plainest or not is_measured(candidate):
             return candidate
         return msgspec.structs.replace(candidate, not_compared=candidate.not_compared or _INTERRUPTED)
@@ -76,11 +76,12 @@ class Guard:
 
     def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
         trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
-        exact, micro_batch = _reference_run(trials, reference)
+        passes = candidate.policy.axes.pipeline  # a pipeline needs as many micro-batches, and so has its reference
+        exact, micro_batch = _reference_run(trials, reference, passes)
         if candidate.model_size and exact.outcome is Outcome.OUT_OF_MEMORY:
             # Methods do not depend on the size: compare them where plain training fits.
             trials = self._trials
-            exact, micro_batch = _reference_run(trials, reference)
+            exact, micro_batch = _reference_run(trials, reference, passes)
         if exact.fidelity is None:
             if exact.outcome is Outcome.OUT_OF_MEMORY:
                 return None, "plain training does not fit"
@@ -99,7 +100,8 @@ class Guard:
     ) -> tuple[FidelityMeasurement | None, str]:
         exact = reference_run.fidelity
         assert exact is not None, "it went well"
-        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=reference_run)
+        passes = candidate.policy.axes.pipeline
+        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=reference_run, passes=passes)
         if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
             # A compiling method says nothing about other durations; reserving as much would end the search early.
             self._durations.comparison_seconds = max(self._durations.comparison_seconds or 0.0, own.wall_seconds)
@@ -117,7 +119,7 @@ class Guard:
             found = msgspec.structs.replace(found, began=None)
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
             # Measure the effect of chance only where it may have to excuse something.
-            chance = trials.fidelity(reference, micro_batch, exact=reference_run, other_chance=True)
+            chance = trials.fidelity(reference, micro_batch, exact=reference_run, other_chance=True, passes=passes)
             noise = None if chance.fidelity is None else noise_floor(chance.fidelity, exact)
             return msgspec.structs.replace(found, noise=noise), ""
         idle = [note for note in own.notes if _IDLE in note and note not in candidate.notes]
@@ -125,12 +127,12 @@ class Guard:
         return (None, f"at {format_count(micro_batch, 'sample')} {idle[0]}") if idle else (found, "")
 
 
-def _reference_run(trials: Trials, reference: Combination) -> tuple[FidelityResult, int]:
+def _reference_run(trials: Trials, reference: Combination, passes: int) -> tuple[FidelityResult, int]:
     """The reference run and its batch: the first of every sizing, or one sample."""
-    result = trials.fidelity(reference, trials.first_batch)
+    result = trials.fidelity(reference, trials.first_batch, passes=passes)
     if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
         return result, trials.first_batch
-    return trials.fidelity(reference, 1), 1
+    return trials.fidelity(reference, 1, passes=passes), 1
 
 
 def _end(result: FidelityResult) -> str:

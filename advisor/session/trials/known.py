@@ -28,11 +28,11 @@ class Known:
         self.sizings: dict[str, Sizing] = {}
         self.models: dict[str, MemoryModel] = {}
 
-    def learn_sizing(self, combination: Combination, result: SizeResult) -> None:
-        """Record the profiling runs of a combination."""
+    def learn_sizing(self, combination: Combination, result: SizeResult, *, passes: int = 1) -> None:
+        """Record the profiling runs of a combination, whose steps had so many micro-batches."""
         assert result.sizing is not None, "there were some"
         self.sizings[combination.label] = result.sizing
-        model = MemoryModel.fit(result.sizing, result.prediction)
+        model = MemoryModel.fit(result.sizing, result.prediction, passes=passes)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)

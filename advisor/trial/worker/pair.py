@@ -14,8 +14,7 @@ from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PairResult
 from advisor.trial.spec import PairTrial
-from advisor.trial.worker.bench import Bench, finite
-from advisor.trial.worker.updating import settling_steps, until_updated
+from advisor.trial.worker.bench import Bench, finite, until_updated
 
 __all__ = ["compare_pair"]
 
@@ -49,7 +48,7 @@ def compare_pair(bench: Bench[PairTrial]) -> PairResult:
         def turns_of(training: Training, policy: Policy, batches: list[Any]) -> Callable[[], float]:
             training.micro_batch = policy.micro_batch
             bench.tell(f"first steps at batch {policy.micro_batch}")
-            for index in range(2 + settling_steps(training)):
+            for index in range(2 + training.settling_steps):
                 batch, begin = batches[index % len(batches)], time.perf_counter()
                 step = functools.partial(training.step, batch)
                 with meter.guarding(batch):

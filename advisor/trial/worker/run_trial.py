@@ -93,7 +93,8 @@ def run_trial(
     refusals = AllocatorRefusals(torch.device(spec.device))
     try:
         with contextlib.ExitStack() as contexts:
-            contexts.enter_context(standing_for_ranks(spec.policy.gpu_count // spec.ranks))
+            rank = spec.rank if isinstance(spec, PredictTrial) else 0
+            contexts.enter_context(standing_for_ranks(spec.policy.gpu_count // spec.ranks, rank))
             if isinstance(spec, ProbeTrial | PredictTrial):
                 contexts.enter_context(recording_reads())
             bench = Bench(spec, tell, refusals, prepared, partner)
@@ -116,15 +117,15 @@ def run_trial(
 
 
 @contextlib.contextmanager
-def standing_for_ranks(count: int) -> Iterator[None]:
-    """Be rank 0 of so many, none of which exists: for a trace, which needs no values, nothing has to be sent."""
+def standing_for_ranks(count: int, rank: int = 0) -> Iterator[None]:
+    """Be one rank of so many, none of which exists: for a trace, which needs no values, nothing has to be sent."""
     if count == 1:
         yield
         return
     assert not dist.is_initialized(), "one process makes this trial"
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
     try:
         yield
     finally:
