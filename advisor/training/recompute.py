@@ -1,9 +1,9 @@
 """Recompute a module in the backward pass without repeating its side effects.
 
 A forward pass may write to buffers: BatchNorm updates its running statistics, spectral norm its vectors. Naive
-recomputation updates them twice; BatchNorm's gradients stay bit-equal, so nothing shows the error. Here the
-recomputation runs on copies of those buffers from before the forward pass, and the model's own are left alone. Numbers
-and tensors in plain attributes, such as counters, are treated alike.
+recomputation updates them twice, and nothing shows the error, since BatchNorm's gradients stay bit-equal. Here it runs
+on copies from before the forward pass, and leaves the model's own buffers alone. Numbers and tensors in plain
+attributes, such as counters, are treated alike.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from torch.utils.checkpoint import noop_context_fn
 
 from advisor.training.contents import alike, contents, copied, kept_in, refill
 from advisor.training.random_state import ContextPair, RandomSource, further_generators, replaying
+from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.unsaved import Unsaved
 
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["recompute_modules", "region_contexts", "stop_key_value_cache"]
+__all__ = ["recompute_modules", "region_contexts", "stop_key_value_cache", "wrap_modules"]
 
 _Slot = tuple[Any, str]
 """A module, or a container of the user's; and what of it."""
@@ -58,19 +59,31 @@ def recompute_modules(
         modules: The modules to wrap; none inside another.
         inner_contexts: Creates the contexts of one region, e.g. selective ones; default: recompute everything.
     """
-    wanted = {id(module) for module in modules}
     generators = further_generators(model)
+    # Dropout must draw the same mask again: torch handles the CPU's generator, the contexts all others.
+    wrap_modules(
+        model,
+        modules,
+        lambda module: {
+            "preserve_rng_state": True,
+            "context_fn": region_contexts([module], generators, inner_contexts),
+        },
+    )
+
+
+def wrap_modules(
+    model: torch.nn.Module, modules: list[torch.nn.Module], options: Callable[[torch.nn.Module], dict[str, Any]]
+) -> None:
+    """Put modules of a model into torch's checkpoint wrappers, in place; ``options`` are the keywords of each."""
+    wanted = {id(module) for module in modules}
     assert id(model) not in wanted, "the whole model cannot be wrapped in itself"
-
-    def wrap(module: torch.nn.Module) -> torch.nn.Module:
-        return checkpoint_wrapper(
-            module,
-            checkpoint_impl=CheckpointImpl.NO_REENTRANT,
-            preserve_rng_state=True,  # Dropout must draw the same mask again; torch handles the CPU.
-            context_fn=region_contexts([module], generators, inner_contexts),
-        )
-
-    apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda module: id(module) in wanted)
+    apply_activation_checkpointing(
+        model,
+        checkpoint_wrapper_fn=lambda module: checkpoint_wrapper(
+            module, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **options(module)
+        ),
+        check_fn=lambda module: id(module) in wanted,
+    )
 
 
 def region_contexts(
@@ -119,26 +132,16 @@ class _Contexts(Unsaved):
 def stop_key_value_cache(training: Training, why: str = "recomputation would extend the cache twice") -> None:
     """Set transformers' ``config.use_cache`` to False: a recomputed block would extend the cache a second time.
 
-    Training does not use the cache. The setting is restored when the training closes.
-
-    Args:
-        training: The training whose model may have a cache.
-        why: The reason, for the note.
+    Training does not use the cache. The setting returns when the training closes; a note gives the reason, ``why``.
     """
-    changed: list[Any] = []
+    changed = False
     for module in training.model.modules():
         config = getattr(module, "config", None)
         if getattr(config, "use_cache", False) is True:
-            config.use_cache = False  # type: ignore[union-attr]
-            changed.append(config)
+            replace_attribute(training, config, "use_cache", False)
+            changed = True
     if changed:
-        training.on_close(lambda: _set_use_cache(changed))
         training.notes.append(f"config.use_cache was set to False: {why}")
-
-
-def _set_use_cache(configs: list[Any]) -> None:
-    for config in configs:
-        config.use_cache = True
 
 
 class _StateGuard:

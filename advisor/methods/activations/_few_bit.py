@@ -19,7 +19,7 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.activations.derivative_levels import derivative_levels
 from advisor.methods.activations.smooth_activations import formula_of_module, no_activation
 from advisor.training.chunking import chunks
-from advisor.training.replaced_forward import replace_forward
+from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.structure import module_counts
 from advisor.training.unsaved import Unsaved
 
@@ -150,9 +150,9 @@ class FewBitActivations(Unsaved):
         for module in list(training.model.modules()):
             formula = _formula(module)
             if formula is not None:
-                replace_forward(training, module, functools.partial(self.call, module.forward, formula))
+                replace_attribute(training, module, "forward", functools.partial(self.call, module.forward, formula))
             elif _names_functions(module):
-                replace_forward(training, module, functools.partial(self._catching, module.forward))
+                replace_attribute(training, module, "forward", functools.partial(self._catching, module.forward))
             else:
                 continue
             found = True

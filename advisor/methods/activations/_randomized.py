@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations.linear_layers import CONV1D, no_linear
-from advisor.training.replaced_forward import replace_forward
+from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.state_part import StatePart
 from advisor.training.structure import module_counts
 from advisor.training.unsaved import Unsaved
@@ -130,7 +130,8 @@ class RandomizedLinears(Unsaved, StatePart):
         if not layers:
             raise MethodRefusedError(no_linear(type(training.model).__name__))
         for parent, layer in {id(layer): (parent, layer) for parent, layer in layers}.values():
-            replace_forward(training, layer, functools.partial(self._call, layer.forward, layer, parent))
+            called = functools.partial(self._call, layer.forward, layer, parent)
+            replace_attribute(training, layer, "forward", called)
 
     def next_pass(self) -> None:
         """A forward pass begins."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.activations.activation_storage import ACTIVATION_FORMAT, LEFT_EXACT
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class CompressActivations(Method):
     )
     citation = "Chen et al. 2021, ActNN; Liu et al. 2022, GACT"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Everywhere."""
         return Verdict.yes()
 

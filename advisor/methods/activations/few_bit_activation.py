@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.activations.smooth_activations import no_activation, smooth_activations
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class FewBitActivation(Method):
     parameters = (Parameter("bits", (4, 3, 2, 1), "bits kept per value: fewer save more and are further from exact"),)
     citation = "Novikov et al. 2022, Few-Bit Backward: Quantized Gradients of Activation Functions"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs GELU or SiLU, as modules or as functions."""
         if facts is None:
             return Verdict.yes("only where the model calls GELU or SiLU")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
@@ -10,7 +9,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.hardware.host import host_memory
 from advisor.methods.activations.activation_storage import ACTIVATION_PLACE, HOST_SHARE, judge_host
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class OverlappedSwap(Method):
     )
     citation = "Rhu et al. 2016, vDNN; Peng et al. 2020, Capuchin (prefetching in the order of use)"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only where the host's memory is not the device's."""
         return judge_host(hardware)
 

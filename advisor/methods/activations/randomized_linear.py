@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.activations.linear_layers import linear_layers, no_linear
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RandomizedLinear(Method):
     parameters = (Parameter("keep", (0.5, 0.2, 0.1), "share of the rows of each input that is kept: less is noisier"),)
     citation = "Bershatsky et al. 2022, Memory-Efficient Backpropagation through Large Linear Layers"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a linear layer."""
         if facts is None:
             return Verdict.yes("only where the model has linear layers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -11,7 +10,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.adapters.low_rank import CONVOLUTIONS, LINEAR_LAYERS, judge_shapes, pays
 from advisor.methods.adapters.trained_weights import WHICH_WEIGHTS_TRAIN
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Lora(Method):
     )
     citation = "Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models; https://huggingface.co/docs/peft"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a layer that is larger than its adapters."""
         if facts is None:
             return Verdict.yes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from advisor.errors import MethodRefusedError
@@ -10,7 +9,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.adapters.trained_weights import WHICH_WEIGHTS_TRAIN
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.text.units import format_bytes
 from advisor.workload.facts import Facts
 
@@ -57,7 +56,7 @@ class SparseReparameterization(Method):
         "Reparameterization; Sohoni et al. 2019, Low-Memory Neural Network Training"
     )
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs linear layers or convolutions."""
         if facts is None or any(facts.matrices.values()):
             return Verdict.yes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
@@ -11,7 +10,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.number_formats import judge_format, refuse_device
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Float8(Method):
     extra = "quant"
     citation = "Micikevicius et al. 2022, FP8 Formats for Deep Learning; torchao.float8"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs compute capability 8.9 and plain linear layers; on a CPU float8 is only emulated."""
         verdict = judge_format("float8", facts, hardware)
         if not verdict.applicable or facts is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
@@ -11,7 +11,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Precision(Method):
     decides = FLOAT_FORMAT
     citation = "Micikevicius et al. 2018, Mixed Precision Training; https://docs.pytorch.org/docs/stable/amp.html"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """On CUDA, bf16 and tf32 need compute capability 8.0; on CPU there is no tf32."""
         dtype = str(parameters["dtype"])
         verdict = judge_format(dtype, facts, hardware)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.number_formats import FLOAT_FORMAT, judge_format
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters
 from advisor.workload.facts import Facts
 
 __all__ = ["SLICED", "ShortTraining", "judge_optimizer"]
@@ -31,7 +29,7 @@ class ShortTraining(Method):
     stage = Stage.PARALLELIZE  # Before anything measures, wraps or divides the parameters.
     decides = FLOAT_FORMAT
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs arithmetic in the format, and an optimizer that takes its parameters in parts."""
         verdict = judge_format(self.computes_in, facts, hardware)
         if facts is None or not verdict.applicable:

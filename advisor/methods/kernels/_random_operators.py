@@ -13,6 +13,8 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils.checkpoint import CheckpointPolicy
 
+from advisor.methods.recompute.selective_checkpoint import dropout_probability
+
 __all__ = ["KeepRandom", "drawing_operators", "keep_random"]
 
 
@@ -47,12 +49,7 @@ def _draws(node: torch.fx.Node) -> bool:
     operator = node.target
     if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
-    names = [argument.name for argument in operator._schema.arguments]
-    if "philox_seed" in names:  # the backward pass of attention on CUDA, which is given what the forward pass drew from
-        return False
-    if "dropout_p" not in names:
-        return True
-    # Attention is tagged whether or not it drops out.
-    index = names.index("dropout_p")
-    default = operator._schema.arguments[index].default_value
-    return bool(node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", default))
+    if any(argument.name == "philox_seed" for argument in operator._schema.arguments):
+        return False  # The backward pass of attention on CUDA, which is given what the forward pass drew from.
+    probability = dropout_probability(operator, node.args, node.kwargs)
+    return probability is None or bool(probability)  # Attention is tagged whether or not it drops out.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Method, Parameter, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class AttentionBackend(Method):
     )
     citation = "PyTorch documentation, torch.nn.attention.sdpa_kernel"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs attention by torch's function, and for some kernels a GPU or compute capability 8.0."""
         kernel = str(parameters["kernel"])
         if hardware.kind is DeviceKind.CPU and kernel in _OF_GPUS:

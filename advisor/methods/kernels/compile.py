@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -10,7 +9,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Stage, Verdict
 from advisor.methods.recompute.block_rules import judge_blocks
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Compile(Method):
     )
     citation = "Ansel et al. 2024, PyTorch 2; https://docs.pytorch.org/docs/stable/torch.compiler.html"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a compiler for the device, and repeated blocks where these are compiled."""
         verdict = judge_compiler(facts, hardware)
         if verdict.applicable and facts is not None and parameters["scope"] == "blocks":

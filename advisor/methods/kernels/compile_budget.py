@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -11,7 +10,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.kernels.compile import judge_compiler
 from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class CompileBudget(Method):
         "torch.compile, https://pytorch.org/blog/activation-checkpointing-techniques/"
     )
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a compiler for the device, and repeated blocks."""
         verdict = judge_compiler(facts, hardware)
         if verdict.applicable and facts is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, group_without, judge_adam, refuse_if_not_adam
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Adafactor(Method):
     conflicts = (Conflict("fsdp", "its step takes norms over whole rows and columns, which are sliced there"),)
     citation = "Shazeer and Stern 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs torch's Adam or AdamW, with options that Adafactor has too."""
         if facts is None:
             return Verdict.yes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
@@ -12,7 +11,7 @@ from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, group_without, judge_adam, refuse_if_not_adam
 from advisor.methods.optimizers.optimizer_class import traits_of
 from advisor.methods.optimizers.traits import BITSANDBYTES_8BIT
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Adam8bit(Method):
     extra = "quant"
     citation = "Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs torch's Adam or AdamW, with options that the 8-bit version has too."""
         if facts is None:
             return Verdict.yes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
@@ -12,7 +11,7 @@ from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verd
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER, decays_apart, judge_adam, refuse_if_not_adam
 from advisor.methods.optimizers.optimizer_class import class_name_of
 from advisor.methods.optimizers.traits import TORCHAO
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class AdamLowBit(Method):
     extra = "quant"
     citation = "Dettmers et al. 2022, 8-bit Optimizers; Li et al. 2023, Memory Efficient Optimizers with 4-bit States"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs torch's Adam or AdamW with options that torchao has too, and a compiler."""
         capability = hardware.compute_capability
         fp8 = parameters["state"] == "fp8" and hardware.kind is DeviceKind.CUDA

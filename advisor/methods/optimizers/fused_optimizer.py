@@ -13,7 +13,7 @@ from advisor.methods.base import Method, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER
 from advisor.methods.optimizers.optimizer_class import class_name_of
 from advisor.methods.optimizers.traits import named, of_torch
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class FusedOptimizer(Method):
     decides = WHICH_OPTIMIZER
     citation = "https://docs.pytorch.org/docs/stable/optim.html (fused implementations)"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs an optimizer of torch that has a fused step."""
         return Verdict.yes() if facts is None else _judge(facts.optimizer_class, facts.optimizer_options)
 

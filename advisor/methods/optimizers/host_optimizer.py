@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -11,7 +10,7 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.host import host_memory
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.traits import UNKNOWN, OptimizerTraits, named
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.text.units import format_bytes
 from advisor.workload.facts import Facts
 
@@ -60,7 +59,7 @@ class HostOptimizer(Method):
     one_device_only = "gradients would leave for the host before they are averaged over the devices"
     citation = "Ren et al. 2021, ZeRO-Offload: Democratizing Billion-Scale Model Training"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only where the host's memory is not the device's, and large enough."""
         if hardware.kind is DeviceKind.CPU:
             return Verdict.no("the device is a CPU, whose memory is the host's: the optimizer is there already")

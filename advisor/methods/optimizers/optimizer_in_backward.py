@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -12,7 +11,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class OptimizerInBackward(Method):
     one_device_only = "it would update parameters from gradients that are not yet averaged over the devices"
     citation = "Lv et al. 2023, Full Parameter Fine-tuning with Limited Resources (LOMO); PyTorch tutorial"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs an optimizer that treats parameters one by one, and no gradient clipping."""
         if facts is None:
             return Verdict.yes()

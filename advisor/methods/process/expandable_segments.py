@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Method, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ExpandableSegments(Method):
     stage = Stage.PARALLELIZE  # Before methods allocate.
     citation = "PyTorch documentation, CUDA semantics: memory management"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only for the CUDA allocator."""
         return Verdict.yes() if hardware.kind is DeviceKind.CUDA else Verdict.no(_not_cuda(hardware.device))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Method, Parameter, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class IntraopThreads(Method):
     one_device_only = "processes that share a machine have a thread each already"
     citation = "PyTorch documentation, CPU threading and TorchScript inference; libgomp manual, GOMP_SPINCOUNT"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only on a CPU, and only for fewer threads than there are."""
         if hardware.kind is not DeviceKind.CPU:
             return Verdict.no(_not_cpu(hardware.device))
@@ -57,7 +56,7 @@ class IntraopThreads(Method):
         count = _count(parameters)
         return Verdict.yes() if count < has else Verdict.no(f"this training has no more than {has} by itself")
 
-    def measured_time_ratio(self, parameters: Mapping[str, ParameterValue], facts: Facts) -> float | None:
+    def measured_time_ratio(self, parameters: Parameters, facts: Facts) -> float | None:
         """By the operators that the probe ran with so many threads and with all; unmeasured, nobody would choose it."""
         rates = {} if facts.device_rates is None else facts.device_rates.thread_rates
         rate = rates.get(_count(parameters))
@@ -78,7 +77,7 @@ class IntraopThreads(Method):
         hold(training, _NAME, count, read=torch.get_num_threads, write=torch.set_num_threads)
 
 
-def _count(parameters: Mapping[str, ParameterValue]) -> int:
+def _count(parameters: Parameters) -> int:
     count = parameters["count"]
     assert isinstance(count, int), f"a number of threads, got {count!r}"
     return count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
@@ -18,7 +17,7 @@ from advisor.methods.process.glibc import (
     usual_again,
     why_no_mallopt,
 )
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class RetainFreedMemory(Method):
     stage = Stage.PARALLELIZE  # Before methods allocate.
     citation = "The GNU C Library manual, Malloc Tunable Parameters"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only for tensors in the host's memory, and only with glibc's allocator."""
         reason = _not_cpu(hardware.device) if hardware.kind is not DeviceKind.CPU else why_no_mallopt()
         return Verdict.no(reason) if reason else Verdict.yes()

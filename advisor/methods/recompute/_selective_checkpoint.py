@@ -1,8 +1,8 @@
-"""Recomputing what cheap modules return: nobody keeps their outputs, or what they make inside.
+"""Recompute the outputs of cheap modules, and all that they make inside.
 
 Checkpointing a normalization alone saves nothing, because the convolution that reads its output saves that as its own
 input. Here a saved tensor that is such an output is replaced by a note of where it came from; when the backward pass
-asks for it, the module runs again, on an input that is kept anyway, or is itself the output of such a module.
+asks for it, the module runs again, on an input that is kept anyway or is itself recomputed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    CheckpointImpl,
-    apply_activation_checkpointing,
-    checkpoint_wrapper,
-)
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from advisor.training.block_call import BlockCall
-from advisor.training.recompute import region_contexts
+from advisor.training.recompute import region_contexts, wrap_modules
 from advisor.training.saved.packed_tensors import PassedTensor
 
 __all__ = ["OutputRecomputation"]
@@ -42,29 +37,28 @@ class OutputRecomputation:
     def __init__(self, model: nn.Module, modules: list[nn.Module]) -> None:
         self.avoided = 0
         self._outputs: dict[int, _Output] = {}
-        self._hooks: _Hooks | None = None
-        wanted = {id(module) for module in modules}
-
-        def wrap(module: nn.Module) -> nn.Module:
-            return checkpoint_wrapper(
-                module,
-                checkpoint_impl=CheckpointImpl.NO_REENTRANT,
-                checkpoint_fn=self._run,
-                contexts=region_contexts([module], []),
-            )
-
-        apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda each: id(each) in wanted)
+        self._keep: Callable[[torch.Tensor], Any] = PassedTensor
+        wrap_modules(
+            model,
+            modules,
+            lambda module: {"checkpoint_fn": self._run, "contexts": region_contexts([module], [])},
+        )
 
     @contextlib.contextmanager
     def context(self) -> Generator[None, None, None]:
-        """Enter around a forward pass, inside of all other saved-tensor hooks: these get what is kept after all."""
-        self._hooks = _Hooks(torch._C._autograd._top_saved_tensors_default_hooks(False))
+        """Enter around a forward pass, inside all other saved-tensor hooks: these get what is kept after all."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        self._keep, restore = hooks or (PassedTensor, PassedTensor.unpack)
+
+        def unpack(kept: Any) -> torch.Tensor:
+            return kept.tensor() if isinstance(kept, _Again) else restore(kept)
+
         try:
-            with torch.autograd.graph.saved_tensors_hooks(self._pack, self._hooks.unpack):
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, unpack):
                 yield
         finally:
-            self._hooks = None
-            self._outputs.clear()  # Whoever will ask for one holds it himself.
+            self._keep = PassedTensor
+            self._outputs.clear()  # The graph holds what it will ask for.
 
     @torch.compiler.disable(recursive=False)  # type: ignore[no-untyped-call, untyped-decorator]
     def _run(self, module: nn.Module, *args: Any, contexts: Callable[[], Any], **kwargs: Any) -> Any:
@@ -90,12 +84,11 @@ class OutputRecomputation:
             if output is not None and output.has(tensor):
                 self.avoided += 1
                 return _Again(output, tensor)
-        assert self._hooks is not None, "tensors are packed within the context"
-        return self._hooks.keep(tensor)
+        return self._keep(tensor)
 
 
 class _Remember(torch.autograd.Function):
-    """Saves a tensor inside of a checkpointed region, so that the region can be asked for it."""
+    """Saves a tensor inside a checkpointed region, so that the region can be asked for it."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor) -> torch.Tensor:
@@ -108,12 +101,7 @@ class _Remember(torch.autograd.Function):
 
 
 class _Output:
-    """What a module returned, without its contents.
-
-    Args:
-        output: The tensor.
-        token: What ``_Remember`` returned for it: its node in the graph gets the tensor again.
-    """
+    """What a module returned, without its contents; the graph node of ``token`` recomputes these."""
 
     def __init__(self, output: torch.Tensor, token: torch.Tensor) -> None:
         # A weak reference keeps torch from giving the storage's identity to another one.
@@ -124,11 +112,11 @@ class _Output:
         self._again: torch.Tensor | None = None
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor in this storage still has the contents that the module gave it."""
+        """Whether a tensor in this storage still holds what the module wrote."""
         return tensor._version == self._version and tensor.dtype is self._dtype
 
     def again(self) -> torch.Tensor:
-        """The output, computed again for the first who asks, and held until the last has gone."""
+        """The output, recomputed once and held as long as the graph may ask for it."""
         if self._again is None:
             (self._again,) = self._node.saved_tensors
         assert self._again is not None
@@ -144,21 +132,3 @@ class _Again:
 
     def tensor(self) -> torch.Tensor:
         return self._output.again().as_strided(self._size, self._stride, self._offset)
-
-
-class _Hooks:
-    """Of one forward pass: what other hooks make of tensors that are kept."""
-
-    def __init__(self, below: tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]] | None) -> None:
-        self._below = below
-
-    def keep(self, tensor: torch.Tensor) -> Any:
-        return PassedTensor(tensor) if self._below is None else self._below[0](tensor)
-
-    def unpack(self, kept: Any) -> torch.Tensor:
-        if isinstance(kept, _Again):
-            return kept.tensor()
-        if self._below is not None:
-            return self._below[1](kept)
-        assert isinstance(kept, PassedTensor)
-        return kept.unpack()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import note_if_idle, require
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks
-from advisor.methods.use import ParameterValue
+from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks, require_blocks
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from advisor.training.random_state import ContextPair
     from advisor.training.training import Training
 
-__all__ = ["SelectiveCheckpoint"]
+__all__ = ["SelectiveCheckpoint", "dropout_probability", "is_cheap_module"]
 
 _EXPENSIVE = (
     "mm",
@@ -38,7 +39,7 @@ _EXPENSIVE = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-"""ATen operators whose outputs are kept, unless they drop out: they hold nearly all arithmetic of a block."""
+"""ATen operators whose outputs are kept, unless they drop out: nearly all arithmetic of a block."""
 
 
 class SelectiveCheckpoint(Method):
@@ -78,7 +79,7 @@ class SelectiveCheckpoint(Method):
         "(normalization and activation, there checkpoint-no-bn)"
     )
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs attention modules, or repeated blocks."""
         if facts is None:
             return Verdict.yes()
@@ -90,61 +91,58 @@ class SelectiveCheckpoint(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Wrap the attention modules, or the blocks with a policy on their operators."""
-        from advisor.methods.recompute.copying_activations import stop_inplace
         from advisor.training.recompute import recompute_modules, stop_key_value_cache
-        from advisor.training.structure import find_attention, find_blocks
+        from advisor.training.structure import find_attention
 
         if parameters["recompute"] == "normalization":
-            self._recompute_outputs(training)
-            return
-        if parameters["recompute"] == "attention":
+            _recompute_outputs(training)
+        elif parameters["recompute"] == "attention":
             modules = find_attention(training.model)
-            verdict = _judge_attention(len(modules), type(training.model).__name__)
-        else:
-            modules = find_blocks(training.model, training.blocks)
-            verdict = judge_blocks(len(modules), 1, type(training.model).__name__)
-        if not verdict.applicable:
-            raise MethodRefusedError(verdict.reason)
-        stop_key_value_cache(training)
-        if parameters["recompute"] == "attention":
+            require(_judge_attention(len(modules), type(training.model).__name__))
+            stop_key_value_cache(training)
             recompute_modules(training.model, modules)
         else:
+            blocks = require_blocks(training)
+            stop_key_value_cache(training)
             # A kept convolution output that is then overwritten could not be used again.
-            stop_inplace(training, (inner for module in modules for inner in module.modules()))
-            recompute_modules(training.model, modules, _contexts_keeping_expensive)
+            _stop_inplace(training, (inner for block in blocks for inner in block.modules()))
+            recompute_modules(training.model, blocks, _contexts_keeping_expensive)
 
-    def _recompute_outputs(self, training: Training) -> None:
-        """Have nothing keep what normalizations and activations return."""
-        from advisor.methods.recompute._block_costs import can_see_saved_tensors
-        from advisor.methods.recompute._selective_checkpoint import OutputRecomputation
-        from advisor.methods.recompute.copying_activations import stop_inplace
-        from advisor.training.structure import qualified_class_name
 
-        leaves = [module for module in training.model.modules() if not any(True for _ in module.children())]
-        modules = [module for module in leaves if is_cheap_module(qualified_class_name(module))]
-        verdict = _judge_cheap(bool(modules), type(training.model).__name__)
-        if not verdict.applicable:
-            raise MethodRefusedError(verdict.reason)
-        if not can_see_saved_tensors():
-            raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
-        stop_inplace(training, modules)
-        outputs = OutputRecomputation(training.model, modules)
-        compute_loss = training.compute_loss
-        said = False
+def _recompute_outputs(training: Training) -> None:
+    """Have nothing keep what normalizations and activations return."""
+    from advisor.methods.recompute._block_costs import require_visible_hooks
+    from advisor.methods.recompute._selective_checkpoint import OutputRecomputation
+    from advisor.training.structure import qualified_class_name
 
-        def computing(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-            nonlocal said
-            with outputs.context():  # Around the loss: inside of the hooks that other methods put around the pass.
-                loss = compute_loss(model, batch)
-            if outputs.avoided == 0 and not said:
-                said = True
-                training.notes.append(
-                    "selective_checkpoint(recompute=normalization) changed nothing: no saved activation is what a "
-                    "normalization or an activation returned"
-                )
-            return loss
+    leaves = [module for module in training.model.modules() if not any(True for _ in module.children())]
+    modules = [module for module in leaves if is_cheap_module(qualified_class_name(module))]
+    require(_judge_cheap(bool(modules), type(training.model).__name__))
+    require_visible_hooks()
+    _stop_inplace(training, modules)
+    outputs = OutputRecomputation(training.model, modules)
+    compute_loss = training.compute_loss
 
-        training.compute_loss = computing
+    def computing(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        with outputs.context():  # Around the loss: inside the hooks that other methods put around the pass.
+            return compute_loss(model, batch)
+
+    training.compute_loss = computing
+    note_if_idle(
+        training,
+        lambda: outputs.avoided,
+        "selective_checkpoint(recompute=normalization) changed nothing: no saved activation is what a normalization or "
+        "an activation returned",
+    )
+
+
+def _stop_inplace(training: Training, modules: Iterable[torch.nn.Module]) -> None:
+    """Have activations copy: what is recomputed from must not be written over."""
+    from advisor.training.replaced_attribute import replace_attribute
+
+    for module in modules:
+        if getattr(module, "inplace", False) is True:
+            replace_attribute(training, module, "inplace", False)
 
 
 _CHEAP = re.compile(
@@ -183,7 +181,7 @@ def _contexts_keeping_expensive() -> ContextPair:
 
 
 class _Recomputing(contextlib.AbstractContextManager[None]):
-    """Around a recomputation that uses what was kept: says what torch means where that was overwritten since."""
+    """Around a recomputation that uses what was kept: explains torch's error where that was overwritten since."""
 
     def __init__(self, inner: contextlib.AbstractContextManager[Any]) -> None:
         self._inner = inner
@@ -205,29 +203,30 @@ class _Recomputing(contextlib.AbstractContextManager[None]):
 def _keep_expensive(_context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     """Keep the outputs of expensive operators, unless they draw random numbers.
 
-    An operator that is kept is not run again, so it would not advance the generator in the recomputation, and every
-    dropout after it would draw another mask than in the forward pass.
+    An operator that is kept does not run again, so it would not advance the generator in the recomputation, and all
+    dropout after it would draw other masks.
     """
     from torch.utils.checkpoint import CheckpointPolicy
 
-    if operator not in _expensive_operators() or _dropout(operator, args, kwargs) > 0.0:
+    if operator not in _expensive_operators() or dropout_probability(operator, args, kwargs):
         return CheckpointPolicy.PREFER_RECOMPUTE
     return CheckpointPolicy.MUST_SAVE
 
 
-def _dropout(operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
-    """The probability of dropout inside an operator, however it was given; 0 if it has none."""
-    index = _dropout_index(operator)
-    if index is None:
-        return 0.0
-    default = operator._schema.arguments[index].default_value
-    return float(args[index] if index < len(args) else kwargs.get("dropout_p", default or 0.0))
+def dropout_probability(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The probability of dropout inside an operator, however it was given; ``None`` if it has none."""
+    place = _dropout_argument(operator)
+    if place is None:
+        return None
+    index, default = place
+    return args[index] if index < len(args) else kwargs.get("dropout_p", default)
 
 
 @functools.cache
-def _dropout_index(operator: torch._ops.OpOverload) -> int | None:
-    names = [argument.name for argument in operator._schema.arguments]
-    return names.index("dropout_p") if "dropout_p" in names else None
+def _dropout_argument(operator: torch._ops.OpOverload) -> tuple[int, Any] | None:
+    """The index and default of an operator's argument ``dropout_p``, if it has one."""
+    arguments = enumerate(operator._schema.arguments)
+    return next(((index, one.default_value) for index, one in arguments if one.name == "dropout_p"), None)
 
 
 @functools.cache
