@@ -26,7 +26,7 @@ def require(verdict: Verdict) -> None:
 
 
 def load(name: str) -> Any:
-    """An optional library, or something in it, by its dotted name.
+    """An optional library (``"peft"``), or something in a module of one (``"torchao.optim:AdamW8bit"``).
 
     Raises:
         MethodRefusedError: It cannot be imported.
@@ -34,7 +34,7 @@ def load(name: str) -> Any:
     try:
         return pkgutil.resolve_name(name)
     except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
-        raise MethodRefusedError(f"{name} cannot be imported: {error}") from error
+        raise MethodRefusedError(f"{name.replace(':', '.')} cannot be imported: {error}") from error
 
 
 def note_if_idle(training: Training, worked: Callable[[], object], note: str) -> None:

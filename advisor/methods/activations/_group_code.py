@@ -1,9 +1,8 @@
 """Flat float tensors as a few bits per value, in groups, each between its own smallest and largest value.
 
-Values are rounded up or down at random, so that what comes back is right on the average. The smallest and the largest
-value of a group are exact. In a group whose smallest value is zero, zeros stay zero and everything else stays
-positive: the backward pass of ReLU asks its result for nothing else, and a mask that is wrong is an error that does
-not average out.
+Values are rounded up or down at random, so that they are right on average. The smallest and the largest value of a
+group are exact. In a group whose smallest value is zero, zeros stay zero and everything else stays positive: that is
+all that the backward pass of ReLU needs, and errors of a mask do not average out.
 """
 
 from __future__ import annotations
@@ -74,12 +73,12 @@ def buffer_bytes(groups: int, dtype: torch.dtype, bits: int) -> int:
 
 
 def smallest_positive(dtype: torch.dtype) -> float:
-    """What stands for a positive value that was rounded to zero."""
+    """Stands for a positive value that was rounded to zero."""
     return max(torch.finfo(dtype).tiny, torch.finfo(torch.float32).tiny)  # A kernel takes its numbers as float32.
 
 
 def _padded(values: torch.Tensor, count: int) -> torch.Tensor:
-    """As many values, the last one repeated: it changes neither extreme of its group."""
+    """``count`` values; the last is repeated, which changes neither extreme of its group."""
     values = values.to(compute_dtype(values.dtype))
     missing = count - values.numel()
     return torch.cat([values, values[-1:].expand(missing)]) if missing else values

@@ -8,39 +8,37 @@ from typing import Any
 import torch
 
 from advisor.methods.activations._host_copies import HostCopy, is_on_gpu
-from advisor.methods.activations._overlapped_copies import Copier
 
-__all__ = ["ImmediateCopier", "StreamCopier", "copier_by_device"]
+__all__ = ["Copier", "copier_by_device"]
 
 
-class ImmediateCopier:
-    """Copies at once; for a CPU, where results can be compared, and for fake tensors."""
+class Copier:
+    """Begins copies, and makes computation wait for them; the host never waits.
+
+    This one copies at once: for a CPU, where results can be compared, and for fake tensors.
+    """
 
     def copy_out(self, flat: torch.Tensor) -> HostCopy:
-        """Copy."""
-        return HostCopy(flat, pinned=False)
+        """Begin to copy to the host, after all computation so far. ``flat`` must live until :meth:`release`."""
+        return HostCopy(flat)
 
     def is_out(self, copy: HostCopy) -> bool:
-        """Always."""
+        """Whether the copy has reached the host."""
         return True
 
     def release(self, copy: HostCopy) -> None:
-        """Nothing to wait for."""
+        """Have further computation wait until ``copy`` is out: the memory it was made from can then be used again."""
 
     def copy_in(self, copy: HostCopy) -> tuple[torch.Tensor, Any]:
-        """Copy back: always to memory of its own."""
+        """Begin to copy back, to new memory; the second value is for :meth:`wait`."""
         return copy.to_device(), None
 
     def wait(self, arriving: Any) -> None:
-        """Nothing to wait for."""
+        """Have further computation wait until a tensor is in."""
 
 
-class StreamCopier:
-    """Copies on one stream per direction, so that they wait neither for each other nor computation for them.
-
-    Args:
-        device: The CUDA device.
-    """
+class _StreamCopier(Copier):
+    """Copies on one stream per direction of a CUDA device: they delay neither each other nor computation."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -48,25 +46,21 @@ class StreamCopier:
         self._in: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy_out(self, flat: torch.Tensor) -> HostCopy:
-        """Begin after all computation so far: ``flat`` may only just be computed."""
         self._out.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._out):
-            return HostCopy(flat, pinned=True)
+            return HostCopy(flat)
 
     def is_out(self, copy: HostCopy) -> bool:
-        """Whether its event has passed."""
         assert copy.copied is not None, "a copy from a GPU has an event"
         return bool(copy.copied.query())  # type: ignore[no-untyped-call]
 
     def release(self, copy: HostCopy) -> None:
-        """Computation waits, not the host; memory given back from now on is used after the copy."""
         torch.cuda.current_stream(self._device).wait_event(copy.copied)  # type: ignore[arg-type]
 
     def copy_in(self, copy: HostCopy) -> tuple[torch.Tensor, Any]:
-        """Begin when the memory it goes to is free, which is when all computation so far is done."""
-        current = torch.cuda.current_stream(self._device)
+        # The memory that it goes to is free when all computation so far is done.
         flat = torch.empty(copy.host.shape, dtype=copy.host.dtype, device=self._device)
-        self._in.wait_stream(current)
+        self._in.wait_stream(torch.cuda.current_stream(self._device))
         self._in.wait_event(copy.copied)
         with torch.cuda.stream(self._in):
             flat.copy_(copy.host, non_blocking=True)
@@ -76,7 +70,6 @@ class StreamCopier:
         return flat, arrived
 
     def wait(self, arriving: Any) -> None:
-        """Computation waits for the copy, not the host."""
         torch.cuda.current_stream(self._device).wait_event(arriving)
 
 
@@ -86,7 +79,7 @@ def copier_by_device() -> Callable[[torch.Tensor], Copier]:
 
     def find(tensor: torch.Tensor) -> Copier:
         if tensor.device not in copiers:
-            copiers[tensor.device] = StreamCopier(tensor.device) if is_on_gpu(tensor) else ImmediateCopier()
+            copiers[tensor.device] = _StreamCopier(tensor.device) if is_on_gpu(tensor) else Copier()
         return copiers[tensor.device]
 
     return find

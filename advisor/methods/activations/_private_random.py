@@ -1,7 +1,7 @@
-"""Random numbers that belong to one training: drawing them never shifts the dropout of the model.
+"""Random numbers of one training, apart from those that the model's dropout draws.
 
-A number is a hash of where it is used, so nothing is stored but how many draws were made, and a CPU, a GPU and a
-Triton kernel get the same bits.
+A number is a hash of its position, so only the number of draws is stored, and a CPU, a GPU and a Triton kernel get the
+same bits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _GOLDEN = 0x9E3779B9
 
 
 class Draws(StatePart):
-    """Numbers the draws of one training, so that each is another one and all come again after a restart.
+    """Seeds for the draws of one training, all different, which go on after a restart.
 
     Args:
-        stream: Draws of different streams (of several processes) differ.
+        stream: The process; draws of different streams differ.
     """
 
     def __init__(self, stream: int = 0) -> None:
@@ -33,12 +33,12 @@ class Draws(StatePart):
         self._count = 0
 
     def next_seed(self) -> int:
-        """A seed that was not used before, of 32 bits."""
+        """A new seed, of 32 bits."""
         self._count += 1
         return mixed(mixed(self._count) + mixed(self._stream + _GOLDEN))
 
     def state_dict(self) -> dict[str, Any]:
-        """How many draws were made."""
+        """The number of draws."""
         return {"count": self._count}
 
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -48,7 +48,7 @@ class Draws(StatePart):
 
 
 def mixed(value: int) -> int:
-    """A hash of an integer, of 32 bits: the same function as :func:`uniform` applies to each position."""
+    """The hash of 32 bits of an integer that :func:`uniform` applies to each position."""
     value &= 0xFFFFFFFF
     value = (value ^ (value >> 16)) * _FIRST & 0xFFFFFFFF
     value = (value ^ (value >> 15)) * _SECOND & 0xFFFFFFFF

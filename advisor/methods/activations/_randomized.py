@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from advisor.errors import MethodRefusedError
-from advisor.methods.activations.linear_layers import CONV1D, no_linear
+from advisor.methods.activations.linear_layers import judge_linear
+from advisor.methods.applying import require
 from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.state_part import StatePart
-from advisor.training.structure import module_counts
+from advisor.training.structure import is_transposed
 from advisor.training.unsaved import Unsaved
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ _AT_ONCE = 2**22
 """Random signs that exist at a time: all of them would be rows times kept rows."""
 
 _SEED_STRIDE = 1_000_003
-"""Apart enough that the seeds of two processes never meet: no training has as many passes on one rank."""
+"""More than the passes of any training, so that the seeds of two processes never meet."""
 
 
 def project(rows: torch.Tensor, kept: int, seed: int) -> torch.Tensor:
-    """``S^T rows`` for a matrix of random signs whose ``S S^T`` is the identity on the average.
+    """``S^T rows`` for a matrix of scaled random signs whose ``S S^T`` is the identity on average.
 
     Args:
         rows: ``[n, width]``.
         kept: Number of columns of S.
-        seed: What its signs are drawn from; two calls with equal seeds, n and devices use the same S.
+        seed: Calls with equal seeds, n and devices use the same S.
 
     Returns:
         ``[kept, width]``, in the format of ``rows``.
@@ -68,7 +69,6 @@ class _Randomized(torch.autograd.Function):
         projected: Callable[[torch.Tensor, torch.dtype], tuple[torch.Tensor, int]],
         transposed: bool,
     ) -> torch.Tensor:
-        """``values [..., inputs]`` -> ``[..., outputs]``."""
         output = plain(values)
         kept, seed = projected(values, output.dtype)
         # Saved as a tensor too, for comparison with a recomputation's draw, which saves this tensor anew.
@@ -81,7 +81,6 @@ class _Randomized(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Gradients of the input, the weight and the bias."""
         weight, kept, seed = ctx.saved_tensors
         if not isinstance(seed, FakeTensor) and int(seed) != ctx.seed:
             raise RuntimeError(
@@ -102,13 +101,13 @@ class _Randomized(torch.autograd.Function):
 
 
 class RandomizedLinears(Unsaved, StatePart):
-    """Puts the function into every linear layer of a model.
+    """Changes every linear layer of a training's model.
 
-    All layers of one forward pass draw from one seed: a recomputation in its backward pass so draws the same numbers,
-    and layers that share an input (query, key and value) share its projection. The next pass draws others.
+    All layers of one forward pass draw from one seed. So a recomputation in its backward pass draws the same numbers,
+    and layers that share an input (query, key and value) share its projection.
 
     Args:
-        training: Whose model to change.
+        training: The training.
         keep: Share of the rows that the projection has.
 
     Attributes:
@@ -127,19 +126,17 @@ class RandomizedLinears(Unsaved, StatePart):
         layers = [
             (parent, layer) for parent in training.model.modules() for layer in parent.children() if _is_linear(layer)
         ]
-        if not layers:
-            raise MethodRefusedError(no_linear(type(training.model).__name__))
+        require(judge_linear(bool(layers), type(training.model).__name__))
         for parent, layer in {id(layer): (parent, layer) for parent, layer in layers}.values():
             called = functools.partial(self._call, layer.forward, layer, parent)
             replace_attribute(training, layer, "forward", called)
 
-    def next_pass(self) -> None:
-        """A forward pass begins."""
+    @contextlib.contextmanager
+    def one_pass(self) -> Generator[None, None, None]:
+        """Context for a forward pass; nothing is shared with the next."""
         self._passes += 1
         self._last = None
-
-    def end_pass(self) -> None:
-        """The forward pass has ended: what the next layer could have shared is held by the graph alone."""
+        yield
         self._last = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -147,7 +144,7 @@ class RandomizedLinears(Unsaved, StatePart):
         return {"passes": self._passes}
 
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Go on from there; a training without the method drew nothing."""
+        """Go on from there."""
         self._passes = 0 if kept is None else int(kept["passes"])
         return state
 
@@ -169,7 +166,7 @@ class RandomizedLinears(Unsaved, StatePart):
             return plain(values)
         self.calls += 1
         output = _Randomized.apply(  # type: ignore[no-untyped-call]
-            values, weight, bias, plain, functools.partial(self._projected, parent), _is_conv1d(layer)
+            values, weight, bias, plain, functools.partial(self._projected, parent), is_transposed(layer)
         )
         assert isinstance(output, torch.Tensor)
         return output
@@ -180,7 +177,7 @@ class RandomizedLinears(Unsaved, StatePart):
     def _projected(self, parent: nn.Module, values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int]:
         """The projection of a layer's input, and its seed.
 
-        Shared only between layers of one parent: no checkpointed region has one of them without the others, so that a
+        Only layers of one parent share it: no checkpointed region has one of them without the others, so a
         recomputation projects what the forward pass projected.
         """
         seed = self._passes + self._rank * _SEED_STRIDE
@@ -196,8 +193,4 @@ class RandomizedLinears(Unsaved, StatePart):
 
 def _is_linear(module: nn.Module) -> bool:
     """Subclasses may compute something else, so only the very classes count."""
-    return type(module) is nn.Linear or _is_conv1d(module)
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    return not list(module.children()) and CONV1D in module_counts(module)
+    return type(module) is nn.Linear or is_transposed(module)

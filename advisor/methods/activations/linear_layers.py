@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from advisor.methods.base import Verdict
 
-__all__ = ["CONV1D", "linear_layers", "no_linear"]
+__all__ = ["LINEAR_LAYERS", "judge_linear"]
 
-CONV1D = "transformers.pytorch_utils.Conv1D"
-"""A linear layer whose weight is (inputs, outputs)."""
-
-_KINDS = ("torch.nn.Linear", CONV1D)
+LINEAR_LAYERS = ("torch.nn.Linear", "transformers.pytorch_utils.Conv1D")
+"""Kinds of layers whose weight is one matrix, as a probe names them; that of Conv1D is (inputs, outputs)."""
 
 
-def linear_layers(module_counts: Mapping[str, int]) -> int:
-    """How many modules are linear layers.
-
-    Args:
-        module_counts: As in :class:`advisor.workload.facts.Facts`.
-    """
-    return sum(module_counts.get(kind, 0) for kind in _KINDS)
-
-
-def no_linear(model_class: str) -> str:
-    """Why a model without any is refused."""
-    return f"{model_class} has no linear layer (torch.nn.Linear, or Conv1D of transformers)"
+def judge_linear(found: bool, model_class: str) -> Verdict:
+    """Refuse a model without any."""
+    if found:
+        return Verdict.yes()
+    return Verdict.no(f"{model_class} has no linear layer (torch.nn.Linear, or Conv1D of transformers)")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from advisor.methods.base import Verdict
 
-__all__ = ["formula_of_module", "no_activation", "smooth_activations"]
+__all__ = ["FORMULAS", "FUNCTIONS", "judge_activations"]
 
 _TANH_GELU = (
     "transformers.activations.AccurateGELUActivation",
@@ -13,7 +13,7 @@ _TANH_GELU = (
     "transformers.activations.NewGELUActivation",
 )
 
-_FORMULAS = {
+FORMULAS = {
     "torch.nn.GELU": "gelu",
     "torch.nn.SiLU": "silu",
     "transformers.activations.GELUActivation": "gelu",
@@ -21,28 +21,17 @@ _FORMULAS = {
     "transformers.activations.SiLUActivation": "silu",
     **dict.fromkeys(_TANH_GELU, "gelu_tanh"),
 }
+"""Kind of module, as a probe names it -> the formula that it computes."""
 
-_FUNCTIONS = ("gelu", "silu")
-
-
-def formula_of_module(kind: str) -> str | None:
-    """The formula that a module class computes, or ``None`` if it is no known activation.
-
-    Args:
-        kind: Its name as in :attr:`advisor.workload.facts.Facts.module_counts`.
-    """
-    return _FORMULAS.get(kind)
+FUNCTIONS = ("gelu", "silu")
+"""Functions of ``torch.nn.functional`` that compute one."""
 
 
-def smooth_activations(module_counts: Mapping[str, int], function_counts: Mapping[str, int]) -> int:
-    """How many modules and calls of functions compute one; a module that calls a function may count twice."""
-    modules = sum(count for kind, count in module_counts.items() if kind in _FORMULAS)
-    return modules + sum(function_counts.get(name, 0) for name in _FUNCTIONS)
-
-
-def no_activation(model_class: str) -> str:
-    """Why a model without any is refused."""
-    return (
+def judge_activations(found: bool, model_class: str) -> Verdict:
+    """Refuse a model without any."""
+    if found:
+        return Verdict.yes()
+    return Verdict.no(
         f"{model_class} calls neither GELU nor SiLU; ReLU keeps its output, which the next layer needs anyway, and "
         "other activations are not known"
     )

@@ -1,7 +1,7 @@
-"""Updates of short parameters that are computed in float32, a bounded part of them at a time.
+"""Updates of 16-bit parameters that are computed in float32, a bounded part of them at a time.
 
-The optimizer is the user's own object: its groups, schedulers and hooks stay. While it steps, it is shown float32
-copies of some parameters, of their gradients and of their state; what it made of them is then rounded.
+The optimizer is the user's own object: its groups, schedulers and hooks stay. It steps on float32 copies of some
+parameters, their gradients and their state, which are then rounded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.applying import require
 from advisor.methods.formats._rounding import Rounding
 from advisor.methods.formats._short_state import ShortState
 from advisor.methods.formats.short_training import judge_optimizer
@@ -29,7 +30,7 @@ _AT_ONCE = 2**22
 and moment, and enough of the small parameters to be worth a fused step."""
 
 _SHARE_AT_ONCE = 1 / 4
-"""And no more than this share of all: in float32 at once, a small model would take more than in its own training."""
+"""And no more than this share of all: a small model, all in float32 at once, would take more than plain training."""
 
 
 def update_in_float32(
@@ -55,8 +56,7 @@ def update_in_float32(
         MethodRefusedError: The optimizer looks at all parameters at once, or has stepped already.
     """
     traits = traits_of(optimizer)
-    if reason := judge_optimizer(class_name_of(optimizer), traits):
-        raise MethodRefusedError(reason)
+    require(judge_optimizer(class_name_of(optimizer), traits))
     if any(float(entries.get("step", 1.0)) for entries in optimizer.state.values()):
         raise MethodRefusedError("the optimizer has already stepped; apply the policy before training starts")
     held = ShortState() if traits.own_format else held
@@ -80,7 +80,7 @@ def update_in_float32(
 
 
 class _ShortUpdates:
-    """What takes the place of an optimizer's ``step``, ``state_dict`` and ``load_state_dict``."""
+    """Replaces an optimizer's ``step``, ``state_dict`` and ``load_state_dict``."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _ShortUpdates:
         self._plain_load(dict(state_dict))
         # torch casts state to the format of the parameter, in which much of it is zero: take it as it was given.
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        # What was saved is rounded already: doing it again must change nothing, nor draw a random number.
+        # What was saved is rounded already: rounding again must change nothing and draw no random number.
         nearest = Rounding(stochastic=False)
         order = [index for group in state_dict["param_groups"] for index in group["params"]]
         for index, parameter in zip(order, parameters, strict=True):
@@ -160,7 +160,7 @@ class _ShortUpdates:
 
 
 def _parts(parameters: list[torch.nn.Parameter], at_once: int) -> Generator[list[torch.nn.Parameter], None, None]:
-    """The parameters in order, cut so that each part has at most so many elements or is one parameter."""
+    """The parameters in order, in parts of at most so many elements or of one parameter."""
     part: list[torch.nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -175,7 +175,7 @@ def _parts(parameters: list[torch.nn.Parameter], at_once: int) -> Generator[list
 
 @contextlib.contextmanager
 def _without_hooks(optimizer: torch.optim.Optimizer) -> Generator[None, None, None]:
-    """Steps of which the hooks around a whole step shall know nothing."""
+    """Step without the hooks around a whole step."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     hooks = [getattr(optimizer, name) for name in names]
     for name in names:

@@ -1,8 +1,7 @@
 """Rounding float32 to 16 bits: to the nearest number, or to one of the two around it at random.
 
-A bfloat16 has 8 significant bits: a change of less than 1/512 of a number is lost when it is rounded to the nearest,
-however often it comes. Rounded stochastically it is kept on the average: up with a probability that is as large as
-what would be cut off.
+A bfloat16 has 8 significant bits: rounding to the nearest loses a change of less than 1/512 of a number, however often
+it comes. Stochastic rounding, up with a probability as large as the part cut off, keeps it on average.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _CUT_BITS = {torch.bfloat16: 16, torch.float16: 13}
 class Rounding(StatePart):
     """Rounds tensors, with random numbers of its own that go on as they were after a saved state is loaded.
 
-    Every tensor draws from a generator seeded with its place in the sequence, so that one number is the whole state
-    on every device, and processes that round the same tensors in the same order do it alike.
+    Every tensor draws from a generator seeded with its place in the sequence. So one number is the whole state on every
+    device, and processes that round the same tensors in the same order round alike.
 
     Args:
         stochastic: Round at random instead of to the nearest.
@@ -51,8 +50,8 @@ class Rounding(StatePart):
         drawn = torch.randint(
             0, 2**bits, source.shape, dtype=torch.int32, device=source.device, generator=self._seeded(source)
         )
-        # Sign and magnitude: adding to the bits lengthens the number, whatever its sign. What is cut off afterwards
-        # carries into the bits that stay with exactly the probability wanted; an infinity stays what it is.
+        # Adding to the bits enlarges the magnitude, whatever the sign. What is cut off afterwards carries into the bits
+        # that stay with exactly the wanted probability; an infinity stays.
         rounded = drawn.add_(source.view(torch.int32)).bitwise_and_(-(2**bits)).view(torch.float32)
         # The bits of a NaN could carry into the sign.
         return rounded.masked_fill_(source.isnan(), float("nan")).to(dtype)
@@ -69,7 +68,6 @@ class Rounding(StatePart):
     def _seeded(self, like: torch.Tensor) -> torch.Generator | None:
         if isinstance(like, FakeTensor):
             return None  # There are no numbers to draw, and there may be no such device.
-        device = like.device
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device)
-        return self._generators[device].manual_seed(self._rounded)
+        if like.device not in self._generators:
+            self._generators[like.device] = torch.Generator(like.device)
+        return self._generators[like.device].manual_seed(self._rounded)

@@ -6,12 +6,13 @@ of hooks sends each tensor through the stages in order: first another format, th
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import enum
 import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -49,23 +50,25 @@ class Encoded:
     restore: Callable[[torch.Tensor | None], torch.Tensor]
 
 
-class SavedTensorStage(Protocol):
+class SavedTensorStage(abc.ABC):
     """One processing step for saved tensors.
 
-    Attributes:
+    Class attributes:
         place: Where in the pipeline it stands; each place holds at most one stage.
         exact: Whether it restores the same bits.
     """
 
-    place: Place
-    exact: bool
+    place: ClassVar[Place]
+    exact: ClassVar[bool]
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027
         """Called when a forward pass begins. Graphs of earlier passes may still be alive."""
 
+    @abc.abstractmethod
     def accepts(self, tensor: torch.Tensor) -> bool:
         """Whether to process a tensor, given as autograd saves it."""
 
+    @abc.abstractmethod
     def encode(self, flat: torch.Tensor) -> Encoded | None:
         """Process a flat tensor; ``None`` leaves it as it is. Runs without gradients."""
 
