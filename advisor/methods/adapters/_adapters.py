@@ -24,24 +24,24 @@ _ALPHA_PER_RANK = 2
 
 
 def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
-    """Add adapters of ``rank`` to layers of ``model``, in place, and freeze everything else.
+    """Add adapters to layers of a model, in place, and freeze everything else.
 
-    Their product is zero at first: the model computes what it did. The global random state is as before.
+    Their product is zero at first: the model computes the same as before. The global random state stays.
 
     Args:
         model: The model.
-        names: Names of its linear layers and convolutions that get adapters.
+        names: Names of the linear layers and convolutions that get adapters.
         rank: Rows of the first adapter, columns of the second.
     """
     import peft
 
-    # A pattern for whole names: peft takes a list as endings, which other layers may share.
+    # A pattern for whole names: in a list peft takes them as endings, which other layers may share.
     pattern = "|".join(map(re.escape, names))
     config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=pattern, bias="none")
     noted = getattr(model, "peft_config", None)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # It then sets it as it must be.
-        # Without memory, and outside of fake tensors: peft moves what it builds, which these do not bear.
+        # Without memory, and outside fake tensors, which cannot be moved as peft moves what it builds.
         with _disable_current_modes():
             peft.inject_adapter_in_model(config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
         for name in names:
@@ -53,8 +53,8 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
         model.peft_config = noted
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
-            # Its fast path for evaluation computes with the frozen weights themselves; a hook keeps torch from it.
-            module.register_forward_pre_hook(_call_the_layers)
+            # Its fast path for evaluation computes with the frozen weights themselves; any hook keeps torch from it.
+            module.register_forward_pre_hook(_do_nothing)
 
 
 class HeldLinear(nn.Linear):
@@ -62,8 +62,8 @@ class HeldLinear(nn.Linear):
 
     Args:
         weight: (outputs, inputs); left as it is.
-        bias: Of the layer, or ``None``; its very parameter, frozen.
-        transposed: Whether the layer in whose place it comes holds its weight as (inputs, outputs).
+        bias: The layer's frozen parameter, or ``None``.
+        transposed: Whether the layer that it replaces holds its weight as (inputs, outputs).
     """
 
     def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, *, transposed: bool) -> None:
@@ -74,23 +74,23 @@ class HeldLinear(nn.Linear):
         self.weight = nn.Parameter(self.hold(weight), requires_grad=False)
 
     def hold(self, weight: torch.Tensor) -> torch.Tensor:
-        """What is to be the parameter for a weight (outputs, inputs); the layer takes what else belongs to it."""
+        """The parameter for a weight (outputs, inputs); the layer keeps what else belongs to it."""
         raise NotImplementedError
 
     def whole(self) -> torch.Tensor:
-        """The weight (outputs, inputs) in the format that it came in."""
+        """The weight (outputs, inputs) in its original format."""
         raise NotImplementedError
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that the weight is made of; what is copied into them changes the layer."""
+        """The layer's own tensors that make up the weight."""
         raise NotImplementedError
 
 
 class Adapters(StatePart):
     """The adapters of a model, and its frozen weights.
 
-    The model's state has the sum of both, as a plain model computes with it. That sum is rounded, so what it was
-    made of is kept too: training goes on from the very numbers.
+    The model's state has the sum of both, for a plain model. The sum is rounded, so its parts are kept too: training
+    goes on from exact values.
 
     Args:
         model: The model, with adapters.
@@ -112,7 +112,7 @@ class Adapters(StatePart):
         return plain
 
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The weights and adapters that were kept; or the plain weights with adapters whose product is zero."""
+        """The weights and adapters that were kept, or plain weights with adapters whose product is zero."""
         if kept is not None and not self._fits(kept):
             raise MethodRefusedError(
                 "the adapters of a state must be of the same layers and rank as those of the training that it is "
@@ -162,7 +162,7 @@ class Adapters(StatePart):
         return merged.t().contiguous() if getattr(base, "transposed", False) else merged
 
     def _frozen(self, name: str, weight: torch.Tensor, kept: Mapping[str, Any] | None) -> torch.Tensor:
-        """A plain weight as the layer holds its own, or what was kept of it."""
+        """A plain weight in the layer's form, or what was kept."""
         base = self._layers[name].base_layer
         if kept is not None:
             for part, tensor in _frozen_tensors(base).items():
@@ -176,9 +176,9 @@ class Adapters(StatePart):
 
 
 def _fill(layer: Any) -> None:
-    """Make the adapters of a layer, which have no memory yet: the first random as peft's are, the second zero.
+    """Make the adapters of a layer, which have no memory yet: the first random as in peft, the second zero.
 
-    In float32, whatever the layer itself is in: updates of a lower format would be lost.
+    In float32 whatever the layer's format, in a lower one of which updates would be lost.
     """
     device = layer.base_layer.weight.device
     for adapters, is_first in ((layer.lora_A, True), (layer.lora_B, False)):
@@ -189,12 +189,11 @@ def _fill(layer: Any) -> None:
         adapter.weight = nn.Parameter(weight.to(device))
 
 
-def _call_the_layers(module: nn.Module, args: Any) -> None:
-    """A hook that does nothing but be there."""
+def _do_nothing(module: nn.Module, args: Any) -> None: ...
 
 
 def _frozen_tensors(base: nn.Module) -> dict[str, torch.Tensor]:
-    """What a frozen layer's weight is made of: itself, or its 4-bit numbers with their scales."""
+    """What makes up a frozen layer's weight: itself, or its 4-bit numbers with their scales."""
     weight = base.weight
     assert isinstance(weight, nn.Parameter)
     return base.tensors() if isinstance(base, HeldLinear) else {"weight": weight.detach()}

@@ -57,7 +57,7 @@ def find_linear_head(training: Training) -> LinearHead:
     """The workload's own ``linear_head``, or that of a transformers causal language model with its default loss.
 
     Raises:
-        MethodRefusedError: There is none; the message gives the reason.
+        MethodRefusedError: There is none.
     """
     if training.linear_head is not None:
         return training.linear_head
@@ -99,11 +99,7 @@ def exposes_linear_head(training: Training, batch: Any) -> tuple[bool, str]:
 
     Both forms are computed with the same random numbers, once with the model as it is and once with the layer's weights
     scaled up: for logits near zero, ``log(classes)`` hides soft-capping and a wrong scale. Weights, buffers, gradients
-    and the random state are left as they were.
-
-    Args:
-        training: A training to which no method was applied.
-        batch: One batch.
+    and the random state stay as they were. ``training`` is one to which no method was applied.
 
     Returns:
         The answer, and why (or why it is trusted).

@@ -15,13 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from advisor.methods.recompute.selective_checkpoint import dropout_probability
 
-__all__ = ["KeepRandom", "drawing_operators", "keep_random"]
-
-
-def keep_random(graph: torch.fx.Graph) -> None:
-    """Make the partitioner keep the outputs of all operators of a joint graph that draw random numbers."""
-    for node in _drawing(graph):
-        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+__all__ = ["KeepRandom", "drawing_operators"]
 
 
 def drawing_operators(graph: torch.fx.Graph) -> list[str]:
@@ -30,11 +24,12 @@ def drawing_operators(graph: torch.fx.Graph) -> list[str]:
 
 
 class KeepRandom(CustomGraphPass):
-    """:func:`keep_random` as a pass of the default compiler."""
+    """A pass over a joint graph: the partitioner must keep the outputs of all operators that draw random numbers."""
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Mark the operators."""
-        keep_random(graph)
+        for node in _drawing(graph):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
     def uuid(self) -> Any:
         """What compiled code is cached under."""
