@@ -20,11 +20,7 @@ __all__ = ["ChainProbe", "FunctionCounts"]
 
 
 class FunctionCounts(TorchFunctionMode):
-    """While entered, counts calls of torch functions by name.
-
-    Attributes:
-        counts: Name -> calls.
-    """
+    """While entered, counts calls of torch functions by name, in ``counts``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,9 +34,9 @@ class FunctionCounts(TorchFunctionMode):
 class ChainProbe:
     """Checks whether blocks run in sequence, each only on the output of the one before.
 
-    Only then can several blocks run as one: the second must be called with the very tensor that the first returned, and
-    with the same further arguments; if the blocks draw random numbers, none may be drawn in between; and nothing else
-    may use a block's output, except that of the last in its stage.
+    Only then can several blocks run as one: the second must be called on the very tensor that the first returned, with
+    the same further arguments; if blocks draw random numbers, none may be drawn in between; and nothing else may use a
+    block's output, unless it is the last in its stage.
 
     Args:
         blocks: The blocks in the order of the model's modules.
@@ -100,7 +96,7 @@ class ChainProbe:
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
-        self._uses.look_away()
+        self._uses.ignoring += 1
         name = f"block {number} ({type(block).__name__})"
         call = BlockCall.read(block, args, kwargs)
         if call is None:
@@ -121,7 +117,7 @@ class ChainProbe:
     def _after(self, number: int, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        self._uses.look_again()
+        self._uses.ignoring -= 1
         hidden = returned(output)
         if hidden is None:
             self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"

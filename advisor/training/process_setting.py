@@ -7,6 +7,7 @@ closed, the original value returns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ __all__ = ["hold", "is_held"]
 _T = TypeVar("_T")
 
 
+@dataclass(eq=False)
 class _Held:
     """The value of a setting before one training, restored when that training closes."""
 
-    def __init__(self, before: Any) -> None:
-        self.before = before
+    before: Any
 
 
 _HELD: dict[str, list[_Held]] = {}
@@ -32,7 +33,7 @@ def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], wr
     """Change a setting until the training closes.
 
     Args:
-        training: The training that changes it.
+        training: The training.
         name: Name of the setting; the same for all trainings that change it.
         value: Its new value.
         read: Returns the current value.

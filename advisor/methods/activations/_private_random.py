@@ -6,12 +6,9 @@ same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from advisor.training.state_part import StatePart
+from advisor.training.state_part import Counted
 
 __all__ = ["Draws", "mixed", "uniform"]
 
@@ -21,30 +18,22 @@ _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B
 _GOLDEN = 0x9E3779B9
 
 
-class Draws(StatePart):
+class Draws(Counted):
     """Seeds for the draws of one training, all different, which go on after a restart.
 
     Args:
         stream: The process; draws of different streams differ.
     """
 
+    counted = "count"
+
     def __init__(self, stream: int = 0) -> None:
         self._stream = stream
-        self._count = 0
 
     def next_seed(self) -> int:
         """A new seed, of 32 bits."""
-        self._count += 1
-        return mixed(mixed(self._count) + mixed(self._stream + _GOLDEN))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The number of draws."""
-        return {"count": self._count}
-
-    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Go on after as many draws."""
-        self._count = 0 if kept is None else int(kept["count"])
-        return state
+        self.count += 1
+        return mixed(mixed(self.count) + mixed(self._stream + _GOLDEN))
 
 
 def mixed(value: int) -> int:

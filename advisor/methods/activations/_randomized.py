@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from advisor.methods.activations.linear_layers import judge_linear
 from advisor.methods.applying import require
 from advisor.training.replaced_attribute import replace_attribute
-from advisor.training.state_part import StatePart
+from advisor.training.state_part import Counted
 from advisor.training.structure import is_transposed
 from advisor.training.unsaved import Unsaved
 
@@ -100,7 +100,7 @@ class _Randomized(torch.autograd.Function):
         return of_values, of_weight, of_bias, None, None, None
 
 
-class RandomizedLinears(Unsaved, StatePart):
+class RandomizedLinears(Unsaved, Counted):
     """Changes every linear layer of a training's model.
 
     All layers of one forward pass draw from one seed. So a recomputation in its backward pass draws the same numbers,
@@ -117,11 +117,12 @@ class RandomizedLinears(Unsaved, StatePart):
         MethodRefusedError: The model has no linear layer.
     """
 
+    counted = "passes"
+
     def __init__(self, training: Training, keep: float) -> None:
         self.calls = 0
         self._keep = keep
         self._rank = training.world.rank
-        self._passes = 0
         self._last: tuple[nn.Module, weakref.ref[torch.Tensor], int, torch.Tensor] | None = None
         layers = [
             (parent, layer) for parent in training.model.modules() for layer in parent.children() if _is_linear(layer)
@@ -134,19 +135,10 @@ class RandomizedLinears(Unsaved, StatePart):
     @contextlib.contextmanager
     def one_pass(self) -> Generator[None, None, None]:
         """Context for a forward pass; nothing is shared with the next."""
-        self._passes += 1
+        self.count += 1
         self._last = None
         yield
         self._last = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where in the stream of random numbers the training is."""
-        return {"passes": self._passes}
-
-    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Go on from there."""
-        self._passes = 0 if kept is None else int(kept["passes"])
-        return state
 
     # Every call changes what this object holds: compiled, each would be compiled anew.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -180,7 +172,7 @@ class RandomizedLinears(Unsaved, StatePart):
         Only layers of one parent share it: no checkpointed region has one of them without the others, so a
         recomputation projects what the forward pass projected.
         """
-        seed = self._passes + self._rank * _SEED_STRIDE
+        seed = self.count + self._rank * _SEED_STRIDE
         if self._last is not None:
             owner, of, version, kept = self._last
             if owner is parent and of() is values and version == values._version and kept.dtype == dtype:

@@ -18,7 +18,7 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.training.device_parameter import device_parameter
 from advisor.training.state_part import StatePart
-from advisor.training.structure import matrix_layers, matrix_shape
+from advisor.training.structure import matrix_layers, matrix_shape, output_layer
 
 __all__ = ["SparseWeights", "shares", "sparse_layers"]
 
@@ -34,8 +34,7 @@ _FAR_TOO_MANY = 2.0
 def sparse_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers to make sparse: all matrix layers but the first convolution and the classifier."""
     layers = matrix_layers(model)
-    get_output = getattr(model, "get_output_embeddings", None)
-    if layers and not (callable(get_output) and get_output() is not None):
+    if output_layer(model) is None:
         layers = layers[:-1]
     first = next((name for name, layer in layers if isinstance(layer, nn.Conv2d)), None)
     return [(name, layer) for name, layer in layers if name != first]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.adapters.trained_weights import WHICH_WEIGHTS_TRAIN
 from advisor.methods.applying import load, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.use import Parameters
@@ -18,7 +17,10 @@ if TYPE_CHECKING:
 
     from advisor.training.training import Training
 
-__all__ = ["LowRank"]
+__all__ = ["WHICH_WEIGHTS_TRAIN", "LowRank"]
+
+WHICH_WEIGHTS_TRAIN = "which of the weights are trained"
+"""Decided by methods that train a part of the weights: two would each freeze what the other trains."""
 
 
 class LowRank(Method):

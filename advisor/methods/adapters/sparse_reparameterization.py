@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.adapters.trained_weights import WHICH_WEIGHTS_TRAIN
+from advisor.methods.adapters.low_rank import WHICH_WEIGHTS_TRAIN
 from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue

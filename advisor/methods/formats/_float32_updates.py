@@ -59,7 +59,8 @@ def update_in_float32(
     require(judge_optimizer(class_name_of(optimizer), traits))
     if any(float(entries.get("step", 1.0)) for entries in optimizer.state.values()):
         raise MethodRefusedError("the optimizer has already stepped; apply the policy before training starts")
-    held = ShortState() if traits.own_format else held
+    if traits.itemsize is not None or traits.quantized is not None:
+        held = ShortState()  # It has a state format of its own.
     # Adagrad makes its state at once, in the format of the parameters.
     nearest = Rounding(stochastic=False)
     for parameter, entries in optimizer.state.items():

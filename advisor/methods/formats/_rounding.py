@@ -6,13 +6,10 @@ it comes. Stochastic rounding, up with a probability as large as the part cut of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from advisor.training.state_part import StatePart
+from advisor.training.state_part import Counted
 
 __all__ = ["Rounding"]
 
@@ -20,7 +17,7 @@ _CUT_BITS = {torch.bfloat16: 16, torch.float16: 13}
 """Bits of a float32's significand that the format does not have."""
 
 
-class Rounding(StatePart):
+class Rounding(Counted):
     """Rounds tensors, with random numbers of its own that go on as they were after a saved state is loaded.
 
     Every tensor draws from a generator seeded with its place in the sequence. So one number is the whole state on every
@@ -30,9 +27,10 @@ class Rounding(StatePart):
         stochastic: Round at random instead of to the nearest.
     """
 
+    counted = "rounded"
+
     def __init__(self, *, stochastic: bool) -> None:
         self._stochastic = stochastic
-        self._rounded = 0
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def round(self, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -46,7 +44,7 @@ class Rounding(StatePart):
         if not self._stochastic:
             return source.to(dtype)
         bits = _CUT_BITS[dtype]
-        self._rounded += 1
+        self.count += 1
         drawn = torch.randint(
             0, 2**bits, source.shape, dtype=torch.int32, device=source.device, generator=self._seeded(source)
         )
@@ -56,18 +54,9 @@ class Rounding(StatePart):
         # The bits of a NaN could carry into the sign.
         return rounded.masked_fill_(source.isnan(), float("nan")).to(dtype)
 
-    def state_dict(self) -> dict[str, Any]:
-        """How many tensors were rounded."""
-        return {"rounded": self._rounded}
-
-    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Go on in the sequence."""
-        self._rounded = 0 if kept is None else int(kept["rounded"])
-        return state
-
     def _seeded(self, like: torch.Tensor) -> torch.Generator | None:
         if isinstance(like, FakeTensor):
             return None  # There are no numbers to draw, and there may be no such device.
         if like.device not in self._generators:
             self._generators[like.device] = torch.Generator(like.device)
-        return self._generators[like.device].manual_seed(self._rounded)
+        return self._generators[like.device].manual_seed(self.count)

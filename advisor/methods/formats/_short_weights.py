@@ -16,30 +16,13 @@ from advisor.training.training import Training
 
 __all__ = ["clip_grad_norm_", "shorten"]
 
-_LOSSES = frozenset(
-    {
-        functional.binary_cross_entropy,
-        functional.binary_cross_entropy_with_logits,
-        functional.cosine_embedding_loss,
-        functional.cross_entropy,
-        functional.ctc_loss,
-        functional.gaussian_nll_loss,
-        functional.hinge_embedding_loss,
-        functional.huber_loss,
-        functional.kl_div,
-        functional.l1_loss,
-        functional.margin_ranking_loss,
-        functional.mse_loss,
-        functional.multi_margin_loss,
-        functional.multilabel_margin_loss,
-        functional.multilabel_soft_margin_loss,
-        functional.nll_loss,
-        functional.poisson_nll_loss,
-        functional.smooth_l1_loss,
-        functional.soft_margin_loss,
-        functional.triplet_margin_loss,
-    }
-)
+_LOSS_NAMES = """
+    binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss
+    gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss
+    multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss poisson_nll_loss smooth_l1_loss
+    soft_margin_loss triplet_margin_loss
+"""
+_LOSSES = frozenset(getattr(functional, name) for name in _LOSS_NAMES.split())
 
 _LOOKS = 8
 """Calls in which counts are looked for."""

@@ -63,13 +63,14 @@ class Float8(Method):
         """Replace torch's linear layers by torchao's, which hold the same parameters under the same names."""
         import torch
 
+        from advisor.training.structure import output_layer
+
         refuse_device("float8", training.device)
         recipes, convert = load("torchao.float8:Float8LinearConfig"), load("torchao.float8:convert_to_float8_training")
         model = training.model
         plain = [module for module in model.modules() if type(module) is torch.nn.Linear]
         require(_judge(bool(plain), type(model).__name__))
-        get_output = getattr(model, "get_output_embeddings", None)
-        left = (model, get_output() if callable(get_output) else None)
+        left = (model, output_layer(model))
         able = {id(module) for module in plain if _has_kernels(module) and not any(module is one for one in left)}
         if not able:
             training.notes.append(

@@ -35,8 +35,8 @@ _NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
 def allow_only(training: Training, kernel: str, label: str) -> None:
     """Allow one kernel of attention in this process until the training closes.
 
-    Not per forward pass, because recomputation runs in the backward pass, outside any context. The first forward pass is
-    watched to see whether torch would have chosen the kernel anyway.
+    Not per forward pass, because recomputation runs in the backward pass, outside any context. The first forward pass
+    is watched to see whether torch would have chosen the kernel anyway.
 
     Args:
         training: Its forward passes raise :class:`MethodRefusedError` where the kernel does not suit.

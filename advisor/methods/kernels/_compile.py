@@ -26,7 +26,7 @@ from advisor.training.replaced_attribute import replace_attribute
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["BACKEND", "Backend", "CompiledCall", "compile_modules", "default_backend", "has_budget"]
+__all__ = ["BACKEND", "Backend", "CompiledCall", "compile_modules", "default_backend"]
 
 _RECOMPILE_LIMIT = 64
 """Kinds of arguments that one function is compiled for: kinds of blocks, with and without gradients, batch sizes."""
@@ -73,13 +73,17 @@ def compile_modules(
         training: The training.
         modules: Modules of its model, none inside another.
         label: Label of the method with its parameters, for notes.
-        budget: Share of the activations, from all of them (1.0) to only the inputs (0.0), that the compiler may keep for
-            the backward pass; default: the compiler's.
+        budget: Share of the activations, from all of them (1.0) to only the inputs (0.0), that the compiler may keep
+            for the backward pass; default: the compiler's.
 
     Raises:
-        MethodRefusedError: There is no compiler for the device, or the model is compiled already. A call of a module
-            raises it when the module cannot be compiled.
+        MethodRefusedError: There is no compiler for the device, it knows no budgets, or the model is compiled already.
+            A call of a module raises it when the module cannot be compiled.
     """
+    import torch._functorch.config as config
+
+    if budget is not None and not hasattr(config, "activation_memory_budget"):
+        raise MethodRefusedError("this torch cannot compile under a budget (activation_memory_budget)")
     if active_fake_mode() is not None or any(isinstance(p, FakeTensor) for p in training.model.parameters()):
         training.notes.append(f"{label}: fake tensors run uncompiled; a compiled model often keeps less than they do")
         return
@@ -100,13 +104,6 @@ def compile_modules(
     training.settling_steps = max(training.settling_steps, 1)
     idle = f"{label} changed nothing: a step does not call what it compiled"
     note_if_idle(training, lambda: any(call.was_called for call in calls), idle)
-
-
-def has_budget() -> bool:
-    """Whether this torch can compile under a budget for saved activations."""
-    import torch._functorch.config as config
-
-    return hasattr(config, "activation_memory_budget")
 
 
 class CompiledCall:

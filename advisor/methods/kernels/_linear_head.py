@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from advisor.errors import MethodRefusedError
 from advisor.training.batch.tree import IGNORED_TARGET, move
 from advisor.training.loss import default_loss, is_causal_loss
 from advisor.training.out_of_memory import is_out_of_memory
+from advisor.training.structure import output_layer
 from advisor.training.training import LinearHead, Training
 
 __all__ = ["chunked_loss", "exposes_linear_head", "find_linear_head"]
@@ -72,8 +73,7 @@ def find_linear_head(training: Training) -> LinearHead:
             f"{type(model).__name__} is not a transformers causal language model with its usual loss; expose the "
             "loss with linear_head(model, batch) -> (hidden, weight, bias or None, targets)"
         )
-    get_head = getattr(model, "get_output_embeddings", None)
-    head = get_head() if callable(get_head) else None
+    head = output_layer(model)
     if type(head) is not torch.nn.Linear:
         raise MethodRefusedError(
             f"the output embedding of {type(model).__name__} is {type(head).__name__}, not a plain torch.nn.Linear"
@@ -107,12 +107,13 @@ def exposes_linear_head(training: Training, batch: Any) -> tuple[bool, str]:
     try:
         head = find_linear_head(training)
         moved = move(batch, training.device)
-        with _undone(training.model), torch.no_grad():
+        with _restored(training.model.buffers()), torch.no_grad():
             _, weight, bias, _ = parts = _seeded(lambda: head(training.model, moved))
             spread = float(functional.linear(parts[0].reshape(-1, parts[0].size(-1))[:256], weight, bias).std())
             drifts = [_drift(training, head, moved)]
             if spread > 0 and isinstance(weight, torch.nn.Parameter):
-                with _scaled(weight, _LOUD / spread):
+                with _restored([weight]):
+                    weight.mul_(_LOUD / spread)
                     drifts.append(_drift(training, head, moved))
     except MethodRefusedError as error:
         return False, str(error)
@@ -143,22 +144,12 @@ def _seeded(function: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _undone(model: torch.nn.Module) -> Generator[None, None, None]:
-    """Restores the buffers that a forward pass writes to."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+def _restored(tensors: Iterable[torch.Tensor]) -> Generator[None, None, None]:
+    """Undo what is written to some tensors."""
+    before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, saved in before:
-                buffer.copy_(saved)
-
-
-@contextlib.contextmanager
-def _scaled(weight: torch.nn.Parameter, factor: float) -> Generator[None, None, None]:
-    before = weight.detach().clone()
-    weight.mul_(factor)
-    try:
-        yield
-    finally:
-        weight.copy_(before)
+            for tensor, saved in before:
+                tensor.copy_(saved)

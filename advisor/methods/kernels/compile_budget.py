@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Parameter, Saves
 from advisor.methods.kernels.compile import Compiling
 from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, require_blocks
@@ -47,10 +46,7 @@ class CompileBudget(Compiling):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Set the blocks up to be compiled when they are first called."""
-        from advisor.methods.kernels._compile import compile_modules, has_budget
+        from advisor.methods.kernels._compile import compile_modules
 
         budget = float(parameters["budget"])
-        blocks = require_blocks(training)
-        if not has_budget():
-            raise MethodRefusedError("this torch cannot compile under a budget (activation_memory_budget)")
-        compile_modules(training, blocks, f"compile_budget(budget={budget})", budget=budget)
+        compile_modules(training, require_blocks(training), f"compile_budget(budget={budget})", budget=budget)

@@ -23,8 +23,8 @@ class IntraopThreads(Method):
     """Calls ``torch.set_num_threads`` with a smaller number than the process began with.
 
     torch starts a thread for every core and cuts each operator into as many parts. The operator ends with its slowest
-    part, for which the other threads spin: if another program keeps a core busy, a step can take ten times as long as on
-    one thread. So it does always in a container that may use two of 64 cores. Small tensors are not worth sharing.
+    part, for which the other threads spin: if another program keeps a core busy, a step can take ten times as long as
+    on one thread. So it does always in a container that may use two of 64 cores. Small tensors are not worth sharing.
     """
 
     name = _NAME

@@ -38,15 +38,16 @@ class RetainFreedMemory(Method):
     """Has glibc serve blocks of every size from its heap and never shorten it, for the whole process.
 
     By default large blocks are mappings of their own: freeing one gives its pages back to the system, and the next step
-    takes them again, each zeroed by the kernel at its first write. On a GPU torch caches memory; on a CPU it leaves that
-    to the C library. What was allocated before stays where it is.
+    takes them again, each zeroed by the kernel at its first write. On a GPU torch caches memory; on a CPU it leaves
+    that to the C library. What was allocated before stays where it is.
 
     Blocks of changing sizes leave gaps, and glibc before 2.38 does not even fill the gap of an aligned block with
-    another of its size (bug 14581). So when half again as much is held as a step needs, all that is free goes back once.
+    another of its size (bug 14581). So when half again as much is held as a step needs, all that is free goes back
+    once.
 
     The setting cannot be fully undone: glibc adjusts its thresholds to what a program frees only until one is set. When
-    the training closes, they get the values at which the adjustment ends, and what is free goes back. For a new process,
-    the environment variables ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=-1`` do the same.
+    the training closes, they get the values at which the adjustment ends, and what is free goes back. For a new
+    process, the environment variables ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=-1`` do the same.
     """
 
     name = _NAME

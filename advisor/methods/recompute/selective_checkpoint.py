@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import MethodRefusedError
@@ -173,31 +173,29 @@ def _contexts_keeping_expensive() -> ContextPair:
     import torch
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
+    from advisor.training.random_state import Repeated
+
     # Regions that share a weight would share its autocast copy too; the second would then record one operator less
     # than its recomputation, which starts without the copy, and the two would not match.
     torch.clear_autocast_cache()
     forward, recompute = create_selective_checkpoint_contexts(_keep_expensive)  # type: ignore[no-untyped-call]
-    return forward, _Recomputing(recompute)
+    return forward, Repeated(functools.partial(_explained, recompute))
 
 
-class _Recomputing(contextlib.AbstractContextManager[None]):
+@contextlib.contextmanager
+def _explained(recompute: contextlib.AbstractContextManager[Any]) -> Generator[None, None, None]:
     """Around a recomputation that uses what was kept: explains torch's error where that was overwritten since."""
-
-    def __init__(self, inner: contextlib.AbstractContextManager[Any]) -> None:
-        self._inner = inner
-
-    def __enter__(self) -> None:
-        self._inner.__enter__()
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
-        leaves = self._inner.__exit__(kind, error, traceback)
-        if isinstance(error, RuntimeError) and "has been mutated" in str(error):
-            raise MethodRefusedError(
-                "selective_checkpoint(recompute=elementwise) keeps what products of matrices, convolutions and "
-                "attention return, but a block of this model writes over one of these in place; write `x = x + y` "
-                "instead of `x += y`, and activations without `inplace=True`, or use checkpoint"
-            ) from error
-        return leaves
+    try:
+        with recompute:
+            yield
+    except RuntimeError as error:
+        if "has been mutated" not in str(error):
+            raise
+        raise MethodRefusedError(
+            "selective_checkpoint(recompute=elementwise) keeps what products of matrices, convolutions and "
+            "attention return, but a block of this model writes over one of these in place; write `x = x + y` "
+            "instead of `x += y`, and activations without `inplace=True`, or use checkpoint"
+        ) from error
 
 
 def _keep_expensive(_context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

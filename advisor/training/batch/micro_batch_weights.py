@@ -23,7 +23,7 @@ class MicroBatchWeights:
 
     Args:
         reduction: How the loss of a batch follows from those of its micro-batches, if known.
-        sample_dims: Where a batch has its samples.
+        sample_dims: The dimensions that hold samples.
         count: The workload's own ``count_targets``.
         causal: Whether the loss predicts the next token.
         world: The processes that share a batch.
@@ -120,8 +120,8 @@ def weighed(
 ) -> list[tuple[Any, float]]:
     """The micro-batches to compute, each with the factor of its loss.
 
-    The factor is the micro-batch's share of all targets: a mean of means would be wrong where padding differs. It is
-    multiplied by the number of processes, because gradients are averaged over them.
+    The factor is the micro-batch's share of all targets (a mean of means would be wrong where padding differs), times
+    the number of processes, because gradients are averaged over them.
 
     Args:
         micro_batches: The micro-batches of this process; all processes have the same number of them.
@@ -153,11 +153,7 @@ def weighed(
 
 
 def _require_targets(weights: Sequence[tuple[Any, float]], count: int) -> None:
-    """Require targets in every micro-batch, because the loss of one without any follows another rule.
-
-    Raises:
-        WorkloadError: A micro-batch has none.
-    """
+    """Require targets in every micro-batch, because the loss of one without any follows another rule."""
     without = count - sum(1 for _, weight in weights if weight)
     if without:
         raise WorkloadError(
@@ -170,11 +166,7 @@ def _require_targets(weights: Sequence[tuple[Any, float]], count: int) -> None:
 def _require_even(
     weights: Sequence[tuple[Any, float]], samples: Callable[[Any], int], micro_batches: Sequence[Any]
 ) -> None:
-    """Require equally many targets per sample in every micro-batch, because the loss is partly a mean over samples.
-
-    Raises:
-        WorkloadError: The numbers differ.
-    """
+    """Require equally many targets per sample in every micro-batch, because the loss is partly a mean over samples."""
     weight_of = {id(one): weight for one, weight in weights}
     own, sizes = [weight_of.get(id(one), 0.0) for one in micro_batches], [samples(one) for one in micro_batches]
     if not all(

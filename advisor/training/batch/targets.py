@@ -67,9 +67,9 @@ def _parts(batch: Any, reduction: Reduction) -> Iterator[tuple[str, Any]]:
 
 
 def _counted(part: Any, reduction: Reduction, dim: Any = None) -> float:
-    """Of one part, which has its samples in a dimension: it is shifted along its last, or its first if that is it."""
+    """The targets of one part; shifted ones along its last dimension, or its first if the last holds the samples."""
     if reduction.counted == "values":
-        # Of lengths, the first entry of each sample is none where the next one is predicted.
+        # Of each length, the first entry is no target where the next one is predicted.
         values = torch.as_tensor(part).detach().double() - (1.0 if reduction.shifted else 0.0)
         return float(values.numel()) if isinstance(part, FakeTensor) else float(values.sum())
     if reduction.counted == "rows":

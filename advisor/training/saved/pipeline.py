@@ -1,7 +1,7 @@
 """The pipeline that processes the tensors saved by autograd; methods add stages to it.
 
-torch applies only the innermost pair of saved-tensor hooks, so hooks of two methods do not combine. Here a single pair
-of hooks sends each tensor through the stages in order: first another format, then another place.
+torch applies only the innermost pair of saved-tensor hooks, so two methods' hooks do not combine. Here one pair sends
+each tensor through the stages in order: first another format, then another place.
 """
 
 from __future__ import annotations
@@ -39,12 +39,7 @@ class Place(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A stage's result for a flat tensor.
-
-    Attributes:
-        left: The flat tensor it leaves on the device for the next stage; ``None`` if none.
-        restore: Restores the flat tensor from what it left.
-    """
+    """A stage's result: the flat tensor left on the device for the next stage, if any, and how to undo it."""
 
     left: torch.Tensor | None
     restore: Callable[[torch.Tensor | None], torch.Tensor]
@@ -76,9 +71,9 @@ class SavedTensorStage(abc.ABC):
 class SavedTensorPipeline:
     """Packs tensors saved in a forward pass through stages, and unpacks them in reverse.
 
-    Parameters, buffers, their views, and tensors without a plain floating-point format stay as they are. A tensor saved
-    several times, whole or as a view, is stored once, at the time it is saved, so a later write cannot change it.
-    Writing to a tensor that stayed is an error, as it is without hooks.
+    Parameters, buffers, their views, and tensors without a plain floating-point format stay. A tensor saved several
+    times, whole or as a view, is stored once, when it is saved, so a later write cannot change it. Writing to a tensor
+    that stayed is an error, as without hooks.
 
     Args:
         model: Returns the model whose parameters and buffers to leave alone.
@@ -104,12 +99,7 @@ class SavedTensorPipeline:
         self._approximate = False
 
     def add(self, stage: SavedTensorStage, when_idle: str) -> None:
-        """Add a stage.
-
-        Args:
-            stage: The stage.
-            when_idle: Note to add, once, if it had nothing to do in a forward pass.
-        """
+        """Add a stage; ``when_idle`` is the note to add, once, if it had nothing to do in a forward pass."""
         assert all(other.place != stage.place for other in self._stages), "each place holds one stage"
         self._stages = sorted((*self._stages, stage), key=lambda each: each.place)
         self._when_idle[stage.place] = when_idle
@@ -139,10 +129,7 @@ class SavedTensorPipeline:
 
     @contextlib.contextmanager
     def delaying(self) -> Generator[list[DelayedTensor], None, None]:
-        """Postpone packing of what one function saves until it has returned.
-
-        Yields the list of its tensors; those marked as exact are kept so.
-        """
+        """Postpone packing what a function saves until it returns; yields these tensors, to be marked if exact."""
         outer, delayed = self._delayed, list[DelayedTensor]()
         self._delayed = delayed
         try:
@@ -196,15 +183,15 @@ class SavedTensorPipeline:
             return PassedTensor(tensor)
         self._see(storage)
         if exact:
-            # Others that save it get it as it is: a second copy in another format would only take more memory.
+            # Others that save it get it too: a second copy in another format would only take more memory.
             self._exact[storage._cdata] = self._seen[storage._cdata]
         exact = storage._cdata in self._exact
         stages = [stage for stage in self._stages if (stage.exact or not exact) and stage.accepts(tensor)]
         if not stages:
             return PassedTensor(tensor)
         start, length = storage_range(tensor)
-        # The storage's identity, not its address. The version tells apart contents before and after a write in place.
-        # A range that must stay exact is distinct from the same range in another format.
+        # The storage's identity, not its address. The version tells contents before and after a write in place apart,
+        # the last entry a range that must stay exact from the same range in another format.
         key = (storage._cdata, tensor._version, tensor.dtype, start, length, all(stage.exact for stage in stages))
         kept = self._cache.get(key)
         if kept is None:
@@ -231,8 +218,7 @@ class SavedTensorPipeline:
         return kept
 
     def _see(self, storage: torch.UntypedStorage) -> None:
-        known = self._seen.get(storage._cdata)
-        if known is None:
+        if storage._cdata not in self._seen:
             self._seen[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             self.seen_bytes += storage.nbytes()
 
@@ -240,6 +226,6 @@ class SavedTensorPipeline:
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether it has a single storage of floats and is not empty."""
     if type(tensor) not in (torch.Tensor, FakeTensor) or tensor.layout is not torch.strided:
-        return False  # Other subclasses and sparse tensors have no single storage to store; parameters stay.
-    # Integers are small; a lazily negated view has not the storage's values.
+        return False  # Other subclasses and sparse tensors have no single storage; parameters stay.
+    # Integers are small; the storage of a lazily negated view has other values.
     return tensor.is_floating_point() and not tensor.is_neg() and tensor.numel() > 0
