@@ -16,11 +16,7 @@ __all__ = ["load", "note_if_idle", "require"]
 
 
 def require(verdict: Verdict) -> None:
-    """Raise a refusal.
-
-    Raises:
-        MethodRefusedError: The verdict is one.
-    """
+    """Raise :class:`MethodRefusedError` for a verdict that refuses."""
     if not verdict.applicable:
         raise MethodRefusedError(verdict.reason)
 

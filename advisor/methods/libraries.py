@@ -17,12 +17,7 @@ def needed_by(methods: Iterable[Method]) -> tuple[str, ...]:
 
 
 def judge_libraries(method: Method, facts: Facts | None) -> Verdict:
-    """Refuse a method whose optional library is missing or broken.
-
-    Args:
-        method: The method.
-        facts: What the worker could import; without them, only whether the library can be found here.
-    """
+    """Refuse a method whose optional library the worker could not import, or, without facts, that is not found here."""
     for library in method.requires:
         state = _found_here(library) if facts is None else facts.libraries.get(library)
         if state is None:

@@ -30,13 +30,7 @@ matrix products and all else moves half the bytes in half the time, 6/7 of the r
 
 
 def judge_format(name: str, facts: Facts | None, hardware: Hardware) -> Verdict:
-    """Whether the device has arithmetic in a format.
-
-    Args:
-        name: ``"bf16"``, ``"fp16"``, ``"tf32"`` or ``"float8"``.
-        facts: What the probe measured, or ``None``.
-        hardware: The device.
-    """
+    """Whether the device has arithmetic in ``"bf16"``, ``"fp16"``, ``"tf32"`` or ``"float8"``."""
     if hardware.kind is DeviceKind.CPU and name not in _TORCH_NAMES:
         return Verdict.no(f"{name} is a format of NVIDIA GPUs, but the device is a CPU")
     emulated = None if facts is None else _emulated(_TORCH_NAMES.get(name, name), facts.matmul_flops_per_second)

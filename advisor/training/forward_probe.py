@@ -32,15 +32,11 @@ class FunctionCounts(TorchFunctionMode):
 
 
 class ChainProbe:
-    """Checks whether blocks run in sequence, each only on the output of the one before.
+    """Checks whether blocks run in sequence, each only on the output of the one before; by default in one stage.
 
-    Only then can several blocks run as one: the second must be called on the very tensor that the first returned, with
-    the same further arguments; if blocks draw random numbers, none may be drawn in between; and nothing else may use a
-    block's output, unless it is the last in its stage.
-
-    Args:
-        blocks: The blocks in the order of the model's modules.
-        stages: The block numbers of each stage of the model; default: one stage.
+    Only then can several blocks run as one: the second must be called on the very tensor that the first returned, with the
+    same further arguments; if blocks draw random numbers, none may be drawn in between; and nothing else may use a block's
+    output, unless it is the last in its stage.
 
     Attributes:
         broken: How the blocks are no chain; empty if nothing was seen, or the forward pass ended early.

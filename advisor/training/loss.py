@@ -58,11 +58,7 @@ def _call_of(batch: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
 def _check_signature(
     model: torch.nn.Module, call: str, arguments: tuple[Any, ...], keywords: dict[str, Any], batch: Any
 ) -> None:
-    """Check that the model accepts the batch; a model with other arguments needs ``compute_loss``.
-
-    Raises:
-        WorkloadError: Its forward method does not accept the batch.
-    """
+    """Check that the model accepts the batch; a model with other arguments needs ``compute_loss``."""
     try:
         inspect.signature(model.forward).bind(*arguments, **keywords)
     except TypeError as error:

@@ -58,12 +58,7 @@ def moved_tensors(model: nn.Module) -> list[torch.Tensor]:
 
 
 def replace_tensors(model: nn.Module, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Replace a model's parameters and buffers, in that order; shared tensors stay shared.
-
-    Args:
-        model: The model.
-        changed: Returns the new tensor; a parameter is replaced by a parameter.
-    """
+    """Replace a model's parameters and buffers, in that order, by what ``changed`` returns; shared ones stay shared."""
     known: dict[int, torch.Tensor] = {}
 
     def new(tensor: torch.Tensor) -> torch.Tensor:

@@ -30,14 +30,9 @@ _HELD: dict[str, list[_Held]] = {}
 
 
 def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], write: Callable[[_T], None]) -> None:
-    """Change a setting until the training closes.
+    """Change a setting, known by its name to all trainings that change it, until the training closes.
 
-    Args:
-        training: The training.
-        name: Name of the setting; the same for all trainings that change it.
-        value: Its new value.
-        read: Returns the current value.
-        write: Sets the value.
+    ``read`` returns its current value, ``write`` sets it.
     """
     own, everyone = _Held(read()), _HELD.setdefault(name, [])
     write(value)

@@ -53,12 +53,9 @@ def recompute_modules(
     modules: list[torch.nn.Module],
     inner_contexts: Callable[[], ContextPair] | None = None,
 ) -> None:
-    """Wrap modules of ``model`` in place so that the backward pass recomputes their activations.
+    """Wrap modules of ``model``, none inside another, in place so that the backward pass recomputes their activations.
 
-    Args:
-        model: The model that holds them (never itself wrapped).
-        modules: The modules to wrap; none inside another.
-        inner_contexts: Creates the contexts of one region, e.g. selective ones; default: recompute everything.
+    ``inner_contexts`` makes further contexts of one region, e.g. selective ones; default: recompute everything.
     """
     generators = further_generators(model)
     # Dropout must draw the same mask again: torch handles the CPU's generator, the contexts all others.
@@ -96,8 +93,8 @@ def region_contexts(
 
     Args:
         modules: The modules that run in the region.
-        generators: Further generators that it may draw from, besides those that torch handles.
-        inner_contexts: Creates further contexts of one region.
+        generators: Generators that it may draw from, besides those that torch handles.
+        inner_contexts: Makes further contexts of one region.
     """
     guard = _StateGuard(modules)
     if guard.needed or generators:

@@ -35,11 +35,7 @@ class StatePart:
 
 
 class Counted(StatePart):
-    """A part whose own state is one count.
-
-    Class attributes:
-        counted: The name of the count in the state.
-    """
+    """A part whose own state is one count, under the name ``counted``."""
 
     counted: ClassVar[str]
     count = 0

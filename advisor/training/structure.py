@@ -38,16 +38,13 @@ __all__ = [
 
 
 def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Module]:
-    """The repeated blocks of a model, in the order of the model's modules; empty if nothing repeats.
+    """The repeated blocks of a model, in the order of its modules and without wrappers; empty if nothing repeats.
 
-    Candidates are classes with at least two instances as direct children of ``nn.ModuleList`` or ``nn.Sequential``,
-    each with at least two leaf modules, never nested in themselves, together covering half of the model's leaf modules.
-    Of these the class is taken whose number of instances is nearest, in log scale, to the square root of the number of
-    leaf modules: with that many equal segments, checkpointing a chain needs the least memory (Chen et al. 2016).
-
-    Args:
-        model: The model; wrapped blocks are found inside their wrappers.
-        declared: Classes named by the workload (``BLOCKS``); if given, only these count.
+    If the workload declares classes (``BLOCKS``), only these count. Otherwise candidates are classes with at least two
+    instances as direct children of ``nn.ModuleList`` or ``nn.Sequential``, each with at least two leaf modules, never
+    nested in themselves, together covering half of the model's leaf modules. Of these the class is taken whose number
+    of instances is nearest, in log scale, to the square root of the number of leaf modules: with that many equal
+    segments, checkpointing a chain needs the least memory (Chen et al. 2016).
 
     Raises:
         WorkloadError: No module is of a declared class.

@@ -20,11 +20,7 @@ class Unsaved:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse, and name what to save instead.
-
-        Raises:
-            pickle.PicklingError: Always.
-        """
+        """Refuse, and name what to save instead."""
         raise pickle.PicklingError(
             "a model cannot be saved whole while memory methods are applied to it: save "
             'training.state_dict()["model"], which a plain model loads, or call training.close() before'

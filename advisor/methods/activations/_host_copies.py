@@ -82,9 +82,7 @@ class HostBound:
 class MoveToHost(SavedTensorStage):
     """The stage that copies a tensor to the host as it is saved, and back when the backward pass needs it.
 
-    Args:
-        min_bytes: Leave smaller tensors where they are, whether small as saved or by an earlier stage.
-        bound: The host memory that may be taken.
+    Tensors of fewer than ``min_bytes`` stay, whether small as saved or by an earlier stage.
     """
 
     place = Place.HOST
@@ -99,11 +97,7 @@ class MoveToHost(SavedTensorStage):
         return tensor.nbytes >= self._min_bytes
 
     def encode(self, flat: torch.Tensor) -> Encoded | None:
-        """Copy it now.
-
-        Raises:
-            MethodRefusedError: The copy would take more host memory than is allowed.
-        """
+        """Copy it now."""
         if not self.accepts(flat):
             return None
         copy = self._bound.copied(flat, HostCopy)

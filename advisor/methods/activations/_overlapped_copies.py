@@ -51,10 +51,10 @@ class OverlappedMove(MoveToHost):
     """The stage that moves tensors to the host and back, overlapping with computation.
 
     Args:
-        min_bytes: Leave smaller tensors where they are, whether small as saved or by an earlier stage.
+        min_bytes: As for :class:`MoveToHost`.
         bound: The host memory that may be taken.
-        ahead: Share of the bytes of the pass before. So much of what is saved last stays on the device, so much may
-            be on its way out, and so much is brought back early. At least one tensor is on its way.
+        ahead: Share of the bytes of the pass before. So much of what is saved last stays on the device, so much may be
+            on its way out, and so much is brought back early. At least one tensor is on its way.
         copier: Finds what copies a tensor of a device.
     """
 
@@ -77,11 +77,7 @@ class OverlappedMove(MoveToHost):
         self._pass = _Pass()
 
     def encode(self, flat: torch.Tensor) -> Encoded | None:
-        """Queue it to be copied out: at once in the first pass, later when enough was saved after it.
-
-        Raises:
-            MethodRefusedError: A copy would take more host memory than is allowed.
-        """
+        """Queue it to be copied out: at once in the first pass, later when enough was saved after it."""
         if not self.accepts(flat):
             return None
         copier, current = self._copier_for(flat), self._pass

@@ -19,11 +19,7 @@ _GOLDEN = 0x9E3779B9
 
 
 class Draws(Counted):
-    """Seeds for the draws of one training, all different, which go on after a restart.
-
-    Args:
-        stream: The process; draws of different streams differ.
-    """
+    """Seeds for the draws of one process in a training, all different, which go on after a restart."""
 
     counted = "count"
 
@@ -52,9 +48,6 @@ def uniform(count: int, *, seed: int, start: int, device: torch.device) -> torch
         seed: The draw.
         start: Position of the first in the draw.
         device: Where to make them.
-
-    Returns:
-        ``(count,)``, float32.
     """
     # torch has no unsigned arithmetic: products of int32 wrap as they should, and shifts need a mask.
     bits = torch.arange(count, dtype=torch.int32, device=device).add_(_signed(start)).bitwise_xor_(_signed(seed))

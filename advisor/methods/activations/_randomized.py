@@ -101,14 +101,10 @@ class _Randomized(torch.autograd.Function):
 
 
 class RandomizedLinears(Unsaved, Counted):
-    """Changes every linear layer of a training's model.
+    """Changes every linear layer of a training's model, to keep a share of the rows.
 
     All layers of one forward pass draw from one seed. So a recomputation in its backward pass draws the same numbers,
     and layers that share an input (query, key and value) share its projection.
-
-    Args:
-        training: The training.
-        keep: Share of the rows that the projection has.
 
     Attributes:
         calls: Calls that kept a projection, so far.

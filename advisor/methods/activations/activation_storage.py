@@ -33,11 +33,12 @@ _HOST_SHARE = 0.6
 class CodedActivations(Method):
     """Codes activations when they are saved; the forward pass is unmodified.
 
-    Exact stay weights, masks, normalization statistics, and all in which a small error would change the gradients
-    without bound: what logarithms, divisions (the divisor), roots, norms, binary cross entropies of probabilities,
-    largest values and fused attention save, and functions of torch that call one of these. So does all that functions
-    save of which nobody knows what they do with it: those of other libraries, your own (``torch.autograd.Function``),
-    scripted ones, and regions that ``torch.compile`` made. The input of a checkpointed region is coded.
+    Weights, masks and normalization statistics stay exact, and so does all in which a small error would change
+    gradients without bound: what logarithms, divisions (the divisor), roots, norms, binary cross entropies of
+    probabilities, largest values and fused attention save, and torch functions that call one of these. What others do
+    with saved tensors is unknown, so they stay exact too: functions of other libraries, your own
+    (``torch.autograd.Function``), scripted ones, and regions that ``torch.compile`` made. The input of a checkpointed
+    region is coded.
     """
 
     fidelity = Fidelity.LOSSY

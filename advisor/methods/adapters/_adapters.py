@@ -24,14 +24,9 @@ _ALPHA_PER_RANK = 2
 
 
 def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
-    """Add adapters to layers of a model, in place, and freeze everything else.
+    """Add adapters to linear layers and convolutions of a model, given by name, and freeze everything else.
 
     Their product is zero at first: the model computes the same as before. The global random state stays.
-
-    Args:
-        model: The model.
-        names: Names of the linear layers and convolutions that get adapters.
-        rank: Rows of the first adapter, columns of the second.
     """
     import peft
 
@@ -87,14 +82,10 @@ class HeldLinear(nn.Linear):
 
 
 class Adapters(StatePart):
-    """The adapters of a model, and its frozen weights.
+    """The adapters of a model's layers, and the frozen weights of these.
 
     The model's state has the sum of both, for a plain model. The sum is rounded, so its parts are kept too: training
     goes on from exact values.
-
-    Args:
-        model: The model, with adapters.
-        names: Names of the layers that have them.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:

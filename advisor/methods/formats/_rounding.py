@@ -18,13 +18,10 @@ _CUT_BITS = {torch.bfloat16: 16, torch.float16: 13}
 
 
 class Rounding(Counted):
-    """Rounds tensors, with random numbers of its own that go on as they were after a saved state is loaded.
+    """Rounds tensors at random or to the nearest; its random numbers go on after a saved state is loaded.
 
     Every tensor draws from a generator seeded with its place in the sequence. So one number is the whole state on every
     device, and processes that round the same tensors in the same order round alike.
-
-    Args:
-        stochastic: Round at random instead of to the nearest.
     """
 
     counted = "rounded"
@@ -34,12 +31,7 @@ class Rounding(Counted):
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def round(self, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor in another format.
-
-        Args:
-            source: float32, of any shape.
-            dtype: bfloat16 or float16. Of float16, numbers below 6e-5 are rounded to the nearest.
-        """
+        """A float32 tensor in bfloat16 or float16; in the latter, numbers below 6e-5 are rounded to the nearest."""
         assert source.dtype == torch.float32, source.dtype
         if not self._stochastic:
             return source.to(dtype)

@@ -29,19 +29,13 @@ _LOOKS = 8
 
 
 def shorten(training: Training, dtype: torch.dtype) -> int:
-    """Bring a model's parameters into a 16-bit format, and let it be trained in it.
+    """Bring a model's parameters into bfloat16 or float16, and let it be trained in it; returns how many were not.
 
     Normalizations with running statistics stay in float32: these move by a tenth or less of a difference. Buffers of
     the saved state are shortened, since they meet activations, except those that the first forward pass writes to.
     Others (``persistent=False``) stay: rotary frequencies are among them, for which bfloat16 is too coarse. Floats are
-    cast where the model is called; torch's losses are computed in float32.
-
-    Args:
-        training: A training without an optimizer. Its parameters stay the same objects.
-        dtype: bfloat16 or float16.
-
-    Returns:
-        The number of parameters that were in another format before.
+    cast where the model is called; torch's losses are computed in float32. The training must not have an optimizer yet;
+    its parameters stay the same objects.
 
     Raises:
         MethodRefusedError: The model has no parameter outside such normalizations.

@@ -39,7 +39,7 @@ def refuse_if_not_compiled(device: torch.device) -> None:
 
 
 def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> torch.optim.Optimizer:
-    """The optimizer over the same parameter groups and options.
+    """Torchao's optimizer over the same parameter groups and options.
 
     Args:
         plain: torch.optim.Adam or AdamW, with no option that torchao's version lacks.

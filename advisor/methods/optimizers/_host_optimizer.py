@@ -27,16 +27,12 @@ def host_bytes(optimizer: torch.optim.Optimizer, *, gradients: int) -> int:
 
 
 class HostStep:
-    """Lets an optimizer work on copies of its parameters on the host. It stays the same object with the same groups.
+    """Lets an optimizer, and the state it has, work on host copies of the parameters. The object and its groups stay.
 
     Each gradient goes to the host as soon as the backward pass has made it, and is added there to those of earlier
     micro-batches in the same order; on a CUDA device this overlaps with the rest of the backward pass. The optimizer
     steps on the host, and the parameters that it changed go back. Parameters changed on the device since (by a loaded
     state) are fetched before the step; torch counts such changes, except those through ``.data``.
-
-    Args:
-        optimizer: An optimizer over parameters of the model. A state that it has moves to the host.
-        device: Where the model is.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:

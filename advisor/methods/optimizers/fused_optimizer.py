@@ -86,11 +86,7 @@ def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
 
 
 def _try(kind: Any, options: Mapping[str, Any], like: torch.Tensor) -> None:
-    """Step on a parameter of its own.
-
-    Raises:
-        MethodRefusedError: torch has no such kernel for this device, or for parameters that are sliced.
-    """
+    """Step on a parameter of its own, to see whether torch has such a kernel for this device and kind of parameter."""
     import torch
 
     parameter = torch.nn.Parameter(torch.ones_like(like))

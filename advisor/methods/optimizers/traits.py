@@ -77,13 +77,7 @@ class OptimizerTraits(msgspec.Struct, frozen=True, kw_only=True):
         return self.state + sum(more for option, more in self.state_with.items() if options.get(option))
 
     def state_bytes(self, shape: Sequence[int], itemsize: int, options: Mapping[str, Any]) -> int:
-        """Bytes of the state of one parameter.
-
-        Args:
-            shape: Of the parameter.
-            itemsize: Bytes of one of its numbers.
-            options: Of its group, or the optimizer's defaults.
-        """
+        """Bytes of the state of a parameter whose numbers have ``itemsize`` bytes, with the options of its group."""
         numbers = math.prod(shape)
         if self.quantized is not None and self.quantized.takes(numbers):
             return self.state_tensors(options) * self.quantized.tensor_bytes(numbers)

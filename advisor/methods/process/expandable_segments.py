@@ -78,11 +78,7 @@ def _settings() -> str:
 
 
 def _setter() -> Callable[[str], None]:
-    """Torch's function that changes the settings; its name depends on the version.
-
-    Raises:
-        MethodRefusedError: This torch has none.
-    """
+    """Torch's function that changes the settings; its name depends on the version."""
     import torch
 
     for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):

@@ -43,12 +43,7 @@ def require_visible_hooks() -> None:
 
 
 class BlockCosts:
-    """Segments of one recomputed block each, which measure it.
-
-    Args:
-        blocks: The blocks of a chain.
-        generators: All that the blocks may draw random numbers from.
-    """
+    """Segments of one recomputed block of a chain each, which measure it."""
 
     def __init__(self, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._kinds = [(type(block), tuple(tuple(one.shape) for one in block.parameters())) for block in blocks]

@@ -24,15 +24,10 @@ __all__ = ["by_stages", "chain_of", "run_by_plan", "segments_of"]
 
 
 def run_by_plan(training: Training, plan: Callable[[int], Plan], least: int) -> None:
-    """Change a training's model in place so that the blocks of each of its stages run by a plan.
-
-    Args:
-        training: The training.
-        plan: Number of blocks -> their plan.
-        least: Fewest blocks that the model must have.
+    """Change a training's model in place so that the blocks of each of its stages run by a plan for their number.
 
     Raises:
-        MethodRefusedError: The model has fewer.
+        MethodRefusedError: The model has fewer than ``least`` blocks.
     """
     chain, blocks = chain_of(training, least)
     whole = by_stages(training.model, blocks, lambda stage: plan(len(stage)))
@@ -42,10 +37,7 @@ def run_by_plan(training: Training, plan: Callable[[int], Plan], least: int) -> 
 def by_stages(model: nn.Module, blocks: Sequence[nn.Module], plan: Callable[[range], Plan]) -> Plan:
     """A plan for all blocks, in which no segment reaches from one stage into the next.
 
-    Args:
-        model: The model.
-        blocks: Its blocks.
-        plan: Numbers of the blocks of a stage -> their plan, numbered from 0.
+    ``plan`` makes that of a stage from the numbers of its blocks; it is numbered from 0.
     """
     return tuple(item for stage in stages_of(model, blocks) for item in shifted(plan(stage), stage.start))
 

@@ -36,11 +36,7 @@ class MomentumRunner:
     """Runs a segment of a chain with a momentum, wherever a block returns the shape that it is given.
 
     Other blocks run as before, and after them the velocity is zero again. Their first call shows which ones they are,
-    at the cost of one more forward pass of each.
-
-    Args:
-        model: The model of the blocks.
-        momentum: Share of the velocity that stays, above 0 and below 1.
+    at the cost of one more forward pass of each. ``momentum`` is the share of the velocity that stays.
 
     Attributes:
         reversible: Number of blocks that ran with a momentum in the last forward pass.
@@ -137,13 +133,7 @@ class _Run:
 
 
 class _Step:
-    """One call of one block in a run, and all that it takes to repeat it.
-
-    Attributes:
-        tensors: What else than the position gets a gradient from the block.
-        output: What it returned, on its way into :class:`_Momentum`.
-        recompute: Context in which it is called again.
-    """
+    """One call of one block in a run, and all that it takes to repeat it; ``tensors`` get a gradient from it."""
 
     def __init__(self, run: _Run, block: nn.Module, call: BlockCall, contexts: ContextPair) -> None:
         self.momentum = run.momentum

@@ -136,11 +136,7 @@ def _fastest(
 
 
 def _read(text: str) -> _Settled:
-    """What an earlier training settled on, from its policy.
-
-    Raises:
-        MethodRefusedError: It cannot be read.
-    """
+    """What an earlier training settled on, from its policy."""
     try:
         return msgspec.json.decode(text, type=_Settled)
     except msgspec.DecodeError:

@@ -48,12 +48,8 @@ class Unit(msgspec.Struct, frozen=True):
 def evened(units: Sequence[Unit], kinds: Sequence[Hashable]) -> list[Unit]:
     """Remove chance from measured seconds, on which the plan, and so the memory, must not depend.
 
-    Blocks of a kind get the fewest seconds of them all, and seconds become multiples of a quarter of the quickest
-    block's.
-
-    Args:
-        units: As they were measured.
-        kinds: The kind of each; blocks of a kind that keep equally many bytes do the same.
+    Blocks of a kind that keep equally many bytes get the fewest seconds of them all, and seconds become multiples of a
+    quarter of the quickest block's.
     """
     fewest: dict[Hashable, float] = {}
     alike = [(kind, unit.kept, unit.output) for unit, kind in zip(units, kinds, strict=True)]
@@ -79,12 +75,7 @@ def held_at_most(plan: Plan, units: Sequence[Unit]) -> int:
 
 
 def optimal_plan(units: Sequence[Unit], budget: int) -> Plan | None:
-    """The fastest plan within a budget; ``None`` if there is none.
-
-    Args:
-        units: The blocks in order, at least one.
-        budget: Bytes that may be kept, as :func:`held_at_most` counts them.
-    """
+    """The fastest plan whose :func:`held_at_most` is within a budget of bytes; ``None`` if there is none."""
     if bytes_of_everything(units) <= budget:
         return tuple(range(len(units)))
     size = _group_size(len(units))
@@ -121,10 +112,7 @@ def least_plan(units: Sequence[Unit]) -> Plan:
 class _Table:
     """The dynamic program: for all runs of units and all numbers of slots, the seconds and the first decision.
 
-    Args:
-        units: The chain.
-        slot: Bytes in a slot.
-        slots: The most slots.
+    ``slot`` is the number of bytes in a slot, ``slots`` the largest number of these.
     """
 
     def __init__(self, units: Sequence[Unit], slot: float, slots: int) -> None:

@@ -74,12 +74,9 @@ def check_weights(
     forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]],
     before_gradients_are_used: list[Callable[[], None]],
 ) -> None:
-    """Check the class weights in the next step, before its update: changed ones would weigh micro-batches wrongly.
+    """Check in the next step, before its update, that the class weights are as expected.
 
-    Args:
-        expected: The weights when the reduction of the loss was determined.
-        forward_contexts: The training's.
-        before_gradients_are_used: The training's.
+    Others than those with which the reduction of the loss was determined would weigh micro-batches wrongly.
     """
     listening = ClassWeights()
 

@@ -18,11 +18,9 @@ __all__ = ["count_labels", "count_targets", "matches"]
 
 
 def count_labels(batch: Any, *, causal: bool) -> int | None:
-    """Targets that a token-level loss averages over, or ``None`` if the batch has no token labels.
+    """The targets among the integer ``labels`` of a batch, which a token-level loss averages over; ``None`` without any.
 
-    Args:
-        batch: The batch; only mappings with integer ``labels`` of at least two dimensions are counted.
-        causal: Whether the loss predicts the next token, so that the first label of a sample is never a target.
+    Labels have at least two dimensions. Where the loss is ``causal``, the first label of a sample is never a target.
     """
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
     if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():

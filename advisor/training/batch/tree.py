@@ -1,8 +1,7 @@
 """A batch as a tree of tensors: move it to a device, split it.
 
 A batch is any nesting of mappings, lists, tuples and dataclasses. By default its tensors hold the samples in dimension
-0, and micro-batches share everything else. ``dims`` overrides this:
-:data:`~advisor.workload.batch_layout.SampleDims`.
+0, and micro-batches share everything else. ``dims`` overrides this: :data:`~advisor.workload.batch_layout.SampleDims`.
 """
 
 from __future__ import annotations

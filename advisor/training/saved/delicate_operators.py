@@ -70,11 +70,8 @@ class DelicateOperatorWatch(TorchFunctionMode):
     """While entered, keeps exact what delicate operators save.
 
     A torch function that calls several operators, such as ``torch.nn.functional.normalize``, counts as one: all that it
-    saves is kept exact if one of them is delicate.
-
-    Args:
-        delaying: Context that postpones the decisions on a function's saved tensors until its result is known; it
-            yields the list of these tensors, to be marked.
+    saves is kept exact if one of them is delicate. ``delaying`` makes a context that postpones the decisions on a
+    function's saved tensors until its result is known, and yields these tensors, to be marked.
     """
 
     def __init__(self, delaying: Callable[[], contextlib.AbstractContextManager[list[DelayedTensor]]]) -> None:

@@ -15,9 +15,7 @@ __all__ = ["hidden_bytes"]
 def hidden_bytes(loss: torch.Tensor, known: Collection[int]) -> dict[str, int]:
     """Bytes of such tensors in the graph of a loss, by the name of the function's node; each storage counts once.
 
-    Args:
-        loss: The result of a forward pass.
-        known: ``_cdata`` of the storages that do not count: those of parameters and buffers.
+    Storages whose ``_cdata`` is ``known`` do not count: those of parameters and buffers.
     """
     found: Counter[str] = Counter()
     counted = set(known)

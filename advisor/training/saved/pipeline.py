@@ -73,11 +73,7 @@ class SavedTensorPipeline:
 
     Parameters, buffers, their views, and tensors without a plain floating-point format stay. A tensor saved several
     times, whole or as a view, is stored once, when it is saved, so a later write cannot change it. Writing to a tensor
-    that stayed is an error, as without hooks.
-
-    Args:
-        model: Returns the model whose parameters and buffers to leave alone.
-        notes: Receives messages for the user.
+    that stayed is an error, as without hooks. Messages for the user go to ``notes``.
 
     Attributes:
         seen_bytes: Bytes saved since the start of the last forward pass, without parameters and buffers.
@@ -142,11 +138,7 @@ class SavedTensorPipeline:
 
     @uncompiled
     def pack(self, tensor: torch.Tensor) -> SavedTensor | PassedTensor | DelayedTensor:
-        """The object to keep in the graph for ``tensor``.
-
-        Raises:
-            MethodRefusedError: A stage cannot store it.
-        """
+        """The object to keep in the graph for ``tensor``."""
         if self._delayed is None:
             return self._decide(tensor, exact=self._approximate and not saved_by_known_function())
         self._delayed.append(DelayedTensor(tensor))
@@ -154,11 +146,7 @@ class SavedTensorPipeline:
 
     @uncompiled
     def unpack(self, packed: SavedTensor | PassedTensor | DelayedTensor) -> torch.Tensor:
-        """The tensor again, on its device.
-
-        Raises:
-            RuntimeError: It stayed on the device and was modified in place since.
-        """
+        """The tensor again, on its device; an error if it stayed there and was modified in place since."""
         return packed.unpack()
 
     def look_for_hidden(self, loss: torch.Tensor) -> None:
