@@ -34,9 +34,9 @@ class FunctionCounts(TorchFunctionMode):
 class ChainProbe:
     """Checks whether blocks run in sequence, each only on the output of the one before; by default in one stage.
 
-    Only then can several blocks run as one: the second must be called on the very tensor that the first returned, with the
-    same further arguments; if blocks draw random numbers, none may be drawn in between; and nothing else may use a block's
-    output, unless it is the last in its stage.
+    Only then can several blocks run as one: the second must be called on the very tensor that the first returned, with
+    the same further arguments; if blocks draw random numbers, none may be drawn in between; and nothing else may use a
+    block's output, unless it is the last in its stage.
 
     Attributes:
         broken: How the blocks are no chain; empty if nothing was seen, or the forward pass ended early.
@@ -89,6 +89,9 @@ class ChainProbe:
             return f"what a block returns is also used by something else than the next block ({self._uses.found})"
         return ""
 
+    def _break(self, reason: str) -> None:
+        self.broken = self.broken or reason
+
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
@@ -96,15 +99,15 @@ class ChainProbe:
         name = f"block {number} ({type(block).__name__})"
         call = BlockCall.read(block, args, kwargs)
         if call is None:
-            self.broken = self.broken or f"{name} takes no tensor as its first argument"
+            self._break(f"{name} takes no tensor as its first argument")
             return
         hidden, rest = call[0], call[1].rest()
         self._drawn_before = drawn_so_far(hidden.device)
         if self._called:
             if self._is_returned is None or not self._is_returned(hidden):
-                self.broken = self.broken or f"{name} is not called on what the block before it returned"
+                self._break(f"{name} is not called on what the block before it returned")
             elif self._is_rest is not None and not self._is_rest(rest):
-                self.broken = self.broken or f"{name} is called with other arguments than the block before it"
+                self._break(f"{name} is called with other arguments than the block before it")
             self._drawn_between |= self._drawn_before != self._drawn_after
         self._called.append(number)
         self._shape = hidden.shape
@@ -116,7 +119,7 @@ class ChainProbe:
         self._uses.ignoring -= 1
         hidden = returned(output)
         if hidden is None:
-            self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"
+            self._break(f"{type(block).__name__} returns {type(output).__name__}, not one tensor")
             self._is_returned = None
             return
         self._is_returned = remembered(hidden)

@@ -14,7 +14,6 @@ from advisor.errors import WorkloadError
 
 __all__ = ["check_loss", "default_loss", "is_causal_loss", "require_trainable"]
 
-
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _PASSED = "**{{name: value for name, value in batch.items() if name != {}}}"
 
@@ -94,15 +93,14 @@ def _lines(batch: Any, call: str, output: Any) -> str:
     place = _place_of_loss(output)
     if place is not None:
         return f"    def compute_loss(model, batch):\n        return {call}[{json.dumps(place)}]"
-    parts = len(batch) if isinstance(batch, Mapping | tuple | list) else 1
     made, targets, first = call, "targets", ""
     if isinstance(batch, Mapping):
         target = _target_of(batch)
         others = [str(name) for name in batch if str(name) != target]
         passed = f"batch[{json.dumps(others[0])}]" if len(others) == 1 else _PASSED.format(json.dumps(target))
         made, targets = f"model({passed})", f"batch[{json.dumps(target)}]"
-    elif parts > 1:
-        inputs = "inputs" if parts == 2 else "*inputs"
+    elif isinstance(batch, tuple | list) and len(batch) > 1:
+        inputs = "inputs" if len(batch) == 2 else "*inputs"
         made, targets, first = f"model({inputs})", "targets", f"        {inputs}, targets = batch\n"
     if isinstance(output, tuple | list):
         made += "[0]"
@@ -114,15 +112,11 @@ def _lines(batch: Any, call: str, output: Any) -> str:
 
 def _place_of_loss(output: Any) -> Any:
     """Where the loss seems to be in an output: its only scalar with a gradient; ``None`` if ambiguous."""
-    parts: Mapping[Any, Any] = {}
-    if isinstance(output, Mapping):
-        parts = output
-    elif isinstance(output, tuple | list):
-        parts = dict(enumerate(output))
+    parts = (
+        output if isinstance(output, Mapping) else dict(enumerate(output if isinstance(output, tuple | list) else ()))
+    )
     found = [
-        key
-        for key, part in parts.items()
-        if isinstance(part, torch.Tensor) and part.numel() == 1 and part.dim() == 0 and part.requires_grad
+        key for key, part in parts.items() if isinstance(part, torch.Tensor) and part.dim() == 0 and part.requires_grad
     ]
     return found[0] if len(found) == 1 else None
 

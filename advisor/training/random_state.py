@@ -73,18 +73,17 @@ def further_generators(model: torch.nn.Module) -> list[RandomSource]:
     classes uses these libraries.
     """
     indices = {parameter.device.index for parameter in model.parameters() if parameter.device.type == "cuda"}
-    found: list[RandomSource] = [torch.cuda.default_generators[index] for index in sorted(indices)]
     kept: dict[int, RandomSource] = {}
     for module in model.modules():
-        held = [value for _, container in kept_in(module) for _, value in children_of(container)]
-        values = [*vars(module).values(), *held]
+        values = list(vars(module).values())
+        values += [value for _, container in kept_in(module) for _, value in children_of(container)]
         values += [one for value in values for one in enclosed(value)]
         for value in values:
             for one in value if isinstance(value, list | tuple) else (value,):
-                source = _source_of(one)
-                if source is not None:
+                if (source := _source_of(one)) is not None:
                     kept[id(one)] = source
-    return [*found, *kept.values(), *_common_generators(model)]
+    devices = [torch.cuda.default_generators[index] for index in sorted(indices)]
+    return [*devices, *kept.values(), *_common_generators(model)]
 
 
 def default_generators(model: torch.nn.Module) -> list[RandomSource]:

@@ -121,7 +121,9 @@ def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, module)
         for name, module in model.named_modules()
-        if _is_matrix_layer(module) and module is not output and owners[id(module.weight)] == 1
+        if (type(module) is nn.Linear or is_transposed(module) or (type(module) is nn.Conv2d and module.groups == 1))
+        and module is not output
+        and owners[id(module.weight)] == 1
     ]
 
 
@@ -227,10 +229,6 @@ def trainable_parameter_count(model: nn.Module) -> int:
 def buffer_bytes(model: nn.Module) -> int:
     """Bytes of the distinct buffers."""
     return sum(buffer.nbytes for buffer in model.buffers())
-
-
-def _is_matrix_layer(module: nn.Module) -> bool:
-    return type(module) is nn.Linear or is_transposed(module) or (type(module) is nn.Conv2d and module.groups == 1)
 
 
 def is_transposed(module: nn.Module) -> bool:

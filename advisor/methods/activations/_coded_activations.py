@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import torch
@@ -53,12 +54,7 @@ class CodeActivations(SavedTensorStage):
 
     def encode(self, flat: torch.Tensor) -> Encoded:
         """Code it now; it is decoded when the backward pass needs it."""
-        count, dtype = flat.numel(), flat.dtype
-
-        def restore(buffer: torch.Tensor | None) -> torch.Tensor:
-            assert buffer is not None, "a stage before this one gives back what this one left"
-            return self._code.decode(buffer, count=count, dtype=dtype)
-
+        restore = functools.partial(self._code.decode, count=flat.numel(), dtype=flat.dtype)
         return Encoded(self._code.encode(flat), restore)
 
 

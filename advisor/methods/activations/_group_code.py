@@ -7,6 +7,8 @@ all that the backward pass of ReLU needs, and errors of a mask do not average ou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from advisor.methods.activations._private_random import uniform
@@ -41,10 +43,10 @@ def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
     """
     groups = -(-flat.numel() // GROUP)
     buffer = torch.empty(buffer_bytes(groups, flat.dtype, bits), dtype=torch.uint8, device=flat.device)
-    lowest, highest, codes = split_buffer(buffer, groups, flat.dtype, bits)
+    views = split_buffer(buffer, groups, flat.dtype, bits)
     for part in chunks(flat, groups, GROUP):
-        inside = flat[part.start * GROUP : part.stop * GROUP]
-        _encode(inside, lowest[part], highest[part], codes[part], bits=bits, seed=seed, start=part.start * GROUP)
+        start = part.start * GROUP
+        _encode(flat[start : part.stop * GROUP], [view[part] for view in views], bits=bits, seed=seed, start=start)
     return buffer
 
 
@@ -89,17 +91,9 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _encode(
-    flat: torch.Tensor,
-    lowest: torch.Tensor,
-    highest: torch.Tensor,
-    codes: torch.Tensor,
-    *,
-    bits: int,
-    seed: int,
-    start: int,
-) -> None:
+def _encode(flat: torch.Tensor, views: Sequence[torch.Tensor], *, bits: int, seed: int, start: int) -> None:
     """Code some groups, which begin at ``start`` of the whole, into views of its coded tensor."""
+    lowest, highest, codes = views
     values = _padded(flat, codes.shape[0] * GROUP).view(-1, GROUP)
     noise = uniform(values.numel(), seed=seed, start=start, device=flat.device).view(-1, GROUP)
     top = 2**bits - 1

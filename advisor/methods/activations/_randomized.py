@@ -120,8 +120,12 @@ class RandomizedLinears(Unsaved, Counted):
         self._keep = keep
         self._rank = training.world.rank
         self._last: tuple[nn.Module, weakref.ref[torch.Tensor], int, torch.Tensor] | None = None
+        # Subclasses of linear layers may compute something else.
         layers = [
-            (parent, layer) for parent in training.model.modules() for layer in parent.children() if _is_linear(layer)
+            (parent, layer)
+            for parent in training.model.modules()
+            for layer in parent.children()
+            if type(layer) is nn.Linear or is_transposed(layer)
         ]
         require(judge_linear(bool(layers), type(training.model).__name__))
         for parent, layer in {id(layer): (parent, layer) for parent, layer in layers}.values():
@@ -140,12 +144,12 @@ class RandomizedLinears(Unsaved, Counted):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _call(
         self,
-        plain: Callable[[torch.Tensor], torch.Tensor],
+        plain: Callable[..., Any],
         layer: nn.Module,
         parent: nn.Module,
         *args: torch.Tensor,
         **kwargs: torch.Tensor,
-    ) -> torch.Tensor:
+    ) -> Any:
         (values,) = (*args, *kwargs.values())
         weight, bias = layer.weight, layer.bias
         rows = values.numel() // max(1, values.size(-1))
@@ -153,11 +157,8 @@ class RandomizedLinears(Unsaved, Counted):
         if not (torch.is_grad_enabled() and weight.requires_grad and self._kept(rows) < rows):
             return plain(values)
         self.calls += 1
-        output = _Randomized.apply(  # type: ignore[no-untyped-call]
-            values, weight, bias, plain, functools.partial(self._projected, parent), is_transposed(layer)
-        )
-        assert isinstance(output, torch.Tensor)
-        return output
+        projected = functools.partial(self._projected, parent)
+        return _Randomized.apply(values, weight, bias, plain, projected, is_transposed(layer))  # type: ignore[no-untyped-call]
 
     def _kept(self, rows: int) -> int:
         return max(1, round(self._keep * rows))
@@ -177,8 +178,3 @@ class RandomizedLinears(Unsaved, Counted):
         kept = project(rows, self._kept(rows.size(0)), seed)
         self._last = parent, weakref.ref(values), values._version, kept
         return kept, seed
-
-
-def _is_linear(module: nn.Module) -> bool:
-    """Subclasses may compute something else, so only the very classes count."""
-    return type(module) is nn.Linear or is_transposed(module)

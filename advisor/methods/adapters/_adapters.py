@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from advisor.errors import MethodRefusedError
 from advisor.training.state_part import StatePart
 
-__all__ = ["Adapters", "HeldLinear", "add_adapters"]
+__all__ = ["Adapters", "add_adapters"]
 
 _ADAPTER = "default"
 _BASE = "base_layer."
@@ -50,35 +50,6 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
         if isinstance(module, nn.TransformerEncoderLayer):
             # Its fast path for evaluation computes with the frozen weights themselves; any hook keeps torch from it.
             module.register_forward_pre_hook(_do_nothing)
-
-
-class HeldLinear(nn.Linear):
-    """A frozen linear layer that holds its weight in a form of its own.
-
-    Args:
-        weight: (outputs, inputs); left as it is.
-        bias: The layer's frozen parameter, or ``None``.
-        transposed: Whether the layer that it replaces holds its weight as (inputs, outputs).
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, *, transposed: bool) -> None:
-        outputs, inputs = weight.shape
-        super().__init__(inputs, outputs, bias=False, device="meta")
-        self.transposed = transposed
-        self.bias = bias  # type: ignore[assignment]
-        self.weight = nn.Parameter(self.hold(weight), requires_grad=False)
-
-    def hold(self, weight: torch.Tensor) -> torch.Tensor:
-        """The parameter for a weight (outputs, inputs); the layer keeps what else belongs to it."""
-        raise NotImplementedError
-
-    def whole(self) -> torch.Tensor:
-        """The weight (outputs, inputs) in its original format."""
-        raise NotImplementedError
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The layer's own tensors that make up the weight."""
-        raise NotImplementedError
 
 
 class Adapters(StatePart):
@@ -148,7 +119,7 @@ class Adapters(StatePart):
         layer = self._layers[name]
         base = layer.base_layer
         with torch.no_grad():
-            frozen = base.whole() if isinstance(base, HeldLinear) else base.weight
+            frozen = base.whole() if _holds(base) else base.weight
             merged: torch.Tensor = frozen + layer.get_delta_weight(_ADAPTER).to(frozen.dtype)
         return merged.t().contiguous() if getattr(base, "transposed", False) else merged
 
@@ -160,7 +131,7 @@ class Adapters(StatePart):
                 tensor.copy_(kept[name][part])
             held: torch.Tensor = kept[name]["weight"]
             return held
-        if not isinstance(base, HeldLinear):
+        if not _holds(base):
             return weight
         weight = weight.to(base.weight.device)
         return base.hold(weight.t() if base.transposed else weight)
@@ -172,19 +143,20 @@ def _fill(layer: Any) -> None:
     In float32 whatever the layer's format, in a lower one of which updates would be lost.
     """
     device = layer.base_layer.weight.device
-    for adapters, is_first in ((layer.lora_A, True), (layer.lora_B, False)):
-        adapter = adapters[_ADAPTER]
-        weight = torch.zeros(adapter.weight.shape)
-        if is_first:
-            nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-        adapter.weight = nn.Parameter(weight.to(device))
+    first, second = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
+    drawn = nn.init.kaiming_uniform_(torch.zeros(first.weight.shape), a=math.sqrt(5))
+    first.weight = nn.Parameter(drawn.to(device))
+    second.weight = nn.Parameter(torch.zeros(second.weight.shape, device=device))
 
 
 def _do_nothing(module: nn.Module, args: Any) -> None: ...
 
 
-def _frozen_tensors(base: nn.Module) -> dict[str, torch.Tensor]:
+def _frozen_tensors(base: Any) -> dict[str, torch.Tensor]:
     """What makes up a frozen layer's weight: itself, or its 4-bit numbers with their scales."""
-    weight = base.weight
-    assert isinstance(weight, nn.Parameter)
-    return base.tensors() if isinstance(base, HeldLinear) else {"weight": weight.detach()}
+    return base.tensors() if _holds(base) else {"weight": base.weight.detach()}
+
+
+def _holds(base: Any) -> bool:
+    """Whether a layer holds its weight in a form of its own, as ``FourBitLinear`` does; it needs no import of that."""
+    return hasattr(base, "hold")

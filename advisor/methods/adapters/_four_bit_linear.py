@@ -15,7 +15,6 @@ from bitsandbytes import functional
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from advisor.methods.adapters._adapters import HeldLinear
 from advisor.training.structure import is_transposed
 
 __all__ = ["FourBitLinear", "quantize_layers"]
@@ -37,11 +36,23 @@ def quantize_layers(model: nn.Module, names: Sequence[str]) -> None:
         setattr(model.get_submodule(parent), own, new.train(layer.training))
 
 
-class FourBitLinear(HeldLinear):
-    """A linear layer whose weight is rounded to NF4 in blocks, the scales of the blocks to 8 bits.
+class FourBitLinear(nn.Linear):
+    """A frozen linear layer whose weight is rounded to NF4 in blocks, the scales of the blocks to 8 bits.
 
     The whole weight exists only while it is computed with, in the forward and again in the backward pass.
+
+    Args:
+        weight: (outputs, inputs); left as it is.
+        bias: The layer's frozen parameter, or ``None``.
+        transposed: Whether the layer that it replaces holds its weight as (inputs, outputs).
     """
+
+    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, *, transposed: bool) -> None:
+        outputs, inputs = weight.shape
+        super().__init__(inputs, outputs, bias=False, device="meta")
+        self.transposed = transposed
+        self.bias = bias  # type: ignore[assignment]
+        self.weight = nn.Parameter(self.hold(weight), requires_grad=False)
 
     def hold(self, weight: torch.Tensor) -> torch.Tensor:
         """Round a weight: its 4-bit numbers, two to a byte, while the layer takes its scales."""

@@ -78,8 +78,10 @@ class HalfState(ShortState):
         for name, value in state.items():
             if name.endswith(_SCALE):
                 continue
-            scale = state.get(name + _SCALE)
-            unpacked[name] = value if scale is None else _signed_square(value.float().div_(scale))
+            if (scale := state.get(name + _SCALE)) is not None:
+                root = value.float().div_(scale)
+                value = root.mul_(root.abs())
+            unpacked[name] = value
         return unpacked
 
     def plain(self, state: _State) -> _State:
@@ -101,7 +103,3 @@ def _scale(peak: torch.Tensor) -> torch.Tensor:
     exponent = torch.frexp(peak).exponent
     scale = torch.ldexp(torch.ones_like(peak), 15 - exponent)
     return torch.where((peak > 0) & peak.isfinite(), scale, torch.ones_like(peak))
-
-
-def _signed_square(root: torch.Tensor) -> torch.Tensor:
-    return root.mul_(root.abs())

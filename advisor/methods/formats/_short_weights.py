@@ -90,30 +90,32 @@ class _LengthenWritten:
 
     def __init__(self, shortened: list[_Shortened]) -> None:
         self._shortened = shortened
-        self._known: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
+        self._known: list[tuple[_Shortened, torch.Tensor, int, torch.Tensor | None]] = []
 
     def before(self, module: nn.Module, args: Any) -> None:
         """Remember every buffer with its version and contents."""
         if module.training and not self._known:
-            held = [(one, one.module._buffers.get(one.name)) for one in self._shortened]
-            self._shortened = [one for one, now in held if now is not None]
             tracing = torch.compiler.is_compiling()
             self._known = [
-                (now, now._version, None if tracing else now.detach().clone()) for _, now in held if now is not None
+                (one, now, now._version, None if tracing else now.detach().clone())
+                for one in self._shortened
+                if (now := one.module._buffers.get(one.name)) is not None
             ]
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
         """Lengthen those that were written to."""
+        if not self._known:
+            return
         left = []
-        for one, (buffer, version, contents) in zip(self._shortened, self._known, strict=bool(self._known)):
+        for known in self._known:
+            one, buffer, version, contents = known
             now = one.module._buffers.get(one.name)
-            if now is not None and not (now is buffer and now._version == version and _equal(now, contents)):
+            if now is None or (now is buffer and now._version == version and _equal(now, contents)):
+                left.append(known)
+            else:
                 with torch.no_grad():
                     setattr(one.module, one.name, _lengthened(now, one.buffer))
-            else:
-                left.append((one, (buffer, version, contents)))
-        if self._known:
-            self._shortened, self._known = [one for one, _ in left], [known for _, known in left]
+        self._known, self._shortened = left, [known[0] for known in left]
 
     def after_loss(self, loss: torch.Tensor) -> None:
         """Lengthen those that the loss wrote to; later passes write to the same ones."""

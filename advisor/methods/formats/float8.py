@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
@@ -71,7 +71,12 @@ class Float8(Method):
         plain = [module for module in model.modules() if type(module) is torch.nn.Linear]
         require(_judge(bool(plain), type(model).__name__))
         left = (model, output_layer(model))
-        able = {id(module) for module in plain if _has_kernels(module) and not any(module is one for one in left)}
+        able = {
+            id(layer)
+            for layer in plain
+            if layer.in_features % _MULTIPLE == layer.out_features % _MULTIPLE == 0
+            and not any(layer is one for one in left)
+        }
         if not able:
             training.notes.append(
                 "float8 changed nothing: it needs linear layers, apart from the output layer, whose sizes are both "
@@ -81,10 +86,6 @@ class Float8(Method):
         # Padding is for the number of tokens, which the product for the weight's gradient sums over.
         config = dataclasses.replace(recipes.from_recipe_name(str(parameters["scale"])), pad_inner_dim=True)
         convert(model, module_filter_fn=lambda module, _: id(module) in able, config=config)
-
-
-def _has_kernels(layer: Any) -> bool:
-    return bool(layer.in_features % _MULTIPLE == layer.out_features % _MULTIPLE == 0)
 
 
 def _judge(found: bool, model: str) -> Verdict:

@@ -15,10 +15,10 @@ _SHARED = ("lr", "initial_lr", "weight_decay")
 
 
 class MuonBeside(torch.optim.Optimizer):
-    """One optimizer with the groups and the state of two: Muon for some matrices, and the user's, which has not stepped.
+    """One optimizer with the groups and the state of two: Muon, and the user's, which has not stepped.
 
-    Its groups are those of Muon, one for each group that has matrices, and then the user's own, which lose these. All three
-    optimizers share the dictionaries, so a changed learning rate reaches the part that steps.
+    Its groups are those of Muon, one for each group that has matrices, and then the user's own, which lose these. All
+    three optimizers share the dictionaries, so a changed learning rate reaches the part that steps.
     """
 
     def __init__(self, beside: torch.optim.Optimizer, matrices: Collection[nn.Parameter]) -> None:

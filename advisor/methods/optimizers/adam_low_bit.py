@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
-from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Parameter, Verdict
 from advisor.methods.optimizers.adam import AdamReplacement, decays_apart
 from advisor.methods.optimizers.optimizer_class import class_name_of
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from advisor.training.training import Training
 
 __all__ = ["AdamLowBit"]
-
-_LOVELACE = (8, 9)
 
 
 class AdamLowBit(AdamReplacement):
@@ -60,10 +59,9 @@ class AdamLowBit(AdamReplacement):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs torch's Adam or AdamW with options that torchao has too, and a compiler."""
-        capability = hardware.compute_capability
-        fp8 = parameters["state"] == "fp8" and hardware.kind is DeviceKind.CUDA
-        if fp8 and capability is not None and capability < _LOVELACE:
-            return Verdict.no(_no_fp8(capability))
+        verdict = _judge_capability(parameters["state"], hardware.compute_capability)
+        if not verdict.applicable:
+            return verdict
         if facts is not None and facts.compiler:
             return Verdict.no(facts.compiler)
         return super().applicable(parameters, facts, hardware)
@@ -78,9 +76,7 @@ class AdamLowBit(AdamReplacement):
         if state == "fp8" and training.device.type == "cuda":
             import torch
 
-            capability = torch.cuda.get_device_capability(training.device)
-            if capability < _LOVELACE:
-                raise MethodRefusedError(_no_fp8(capability))
+            require(_judge_capability(state, torch.cuda.get_device_capability(training.device)))
         ways = {decays_apart(class_name_of(plain), group) for group in plain.param_groups if group["weight_decay"]}
         if len(ways) > 1:
             raise MethodRefusedError(
@@ -95,8 +91,10 @@ class AdamLowBit(AdamReplacement):
             )
 
 
-def _no_fp8(capability: tuple[int, int]) -> str:
-    return (
+def _judge_capability(state: ParameterValue, capability: tuple[int, int] | None) -> Verdict:
+    if state != "fp8" or capability is None or capability >= (8, 9):
+        return Verdict.yes()
+    return Verdict.no(
         "8-bit floats need compute capability 8.9 (Ada), but the device has "
         f"{capability[0]}.{capability[1]}; use state=8bit"
     )

@@ -10,7 +10,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
+from advisor.methods.optimizers.optimizer_class import class_name_of, narrowed, traits_of
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -97,15 +97,8 @@ class _ParameterStepper:
             optimizer = self._training.optimizer
             groups = optimizer.param_groups
             group = next(g for g in groups if any(parameter is member for member in g["params"]))
-            members = group["params"]
-            hooks = optimizer._optimizer_step_post_hooks
-            optimizer.param_groups, group["params"] = [group], [parameter]
-            optimizer._optimizer_step_post_hooks = type(hooks)()
-            try:
+            with narrowed(optimizer, group, [parameter], "_optimizer_step_post_hooks"):
                 optimizer.step()
-            finally:
-                optimizer.param_groups, group["params"] = groups, members
-                optimizer._optimizer_step_post_hooks = hooks
             parameter.grad = None
 
     def begin_next(self) -> None:

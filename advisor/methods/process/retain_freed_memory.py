@@ -8,15 +8,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.applying import require
 from advisor.methods.base import Method, Stage, Verdict
-from advisor.methods.process.glibc import (
-    gives_back,
-    keep_freed_memory,
-    keeps_by_environment,
-    resident_bytes,
-    trim,
-    usual_again,
-    why_no_mallopt,
-)
+from advisor.methods.process import glibc
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
@@ -73,13 +65,19 @@ class RetainFreedMemory(Method):
         from advisor.training.process_setting import hold, is_held
 
         require(_judge(str(training.device), on_cpu=training.device.type == "cpu"))
-        if keeps_by_environment():
+        if glibc.keeps_by_environment():
             training.notes.append(f"{_NAME} changed nothing: this process was started so that it keeps what it frees")
             return
         on = is_held(_NAME)
-        hold(training, _NAME, True, read=lambda: on, write=lambda on: keep_freed_memory() if on else usual_again())
+        hold(
+            training,
+            _NAME,
+            True,
+            read=lambda: on,
+            write=lambda on: glibc.keep_freed_memory() if on else glibc.usual_again(),
+        )
         training.after_step.append(_Surplus(training))
-        if not on and gives_back():
+        if not on and glibc.gives_back():
             training.notes.append(
                 f"{_NAME} changed nothing: what torch frees here goes back to the system whatever glibc is told (it "
                 "keeps what the main thread frees, and torch must take its memory from it)"
@@ -96,7 +94,7 @@ class _Surplus:
         self._steps = 0
 
     def __call__(self) -> None:
-        held_bytes = resident_bytes()
+        held_bytes = glibc.resident_bytes()
         self._steps += 1
         micro_batch = self._training.micro_batch or 0
         if micro_batch > self._largest_batch:
@@ -107,7 +105,7 @@ class _Surplus:
             # otherwise each would give back what the next takes again.
             self._needed_bytes = max(self._needed_bytes, held_bytes)
         elif too_much:
-            trim()
+            glibc.trim()
             self._steps = 0
 
 
@@ -116,5 +114,5 @@ def _judge(device: str, *, on_cpu: bool) -> Verdict:
         return Verdict.no(
             f"it is about the host's memory, and the training's is on {device}, where torch keeps it already"
         )
-    reason = why_no_mallopt()
+    reason = glibc.why_no_mallopt()
     return Verdict.no(reason) if reason else Verdict.yes()

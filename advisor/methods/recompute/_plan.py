@@ -20,7 +20,7 @@ from advisor.training.structure import stages_of
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["by_stages", "chain_of", "run_by_plan", "segments_of"]
+__all__ = ["chain_of", "run_by_plan", "segments_of"]
 
 
 def run_by_plan(training: Training, plan: Callable[[int], Plan], least: int) -> None:
@@ -30,16 +30,9 @@ def run_by_plan(training: Training, plan: Callable[[int], Plan], least: int) -> 
         MethodRefusedError: The model has fewer than ``least`` blocks.
     """
     chain, blocks = chain_of(training, least)
-    whole = by_stages(training.model, blocks, lambda stage: plan(len(stage)))
+    stages = stages_of(training.model, blocks)
+    whole = tuple(item for stage in stages for item in shifted(plan(len(stage)), stage.start))
     chain.segments = segments_of(whole, blocks, default_generators(training.model))
-
-
-def by_stages(model: nn.Module, blocks: Sequence[nn.Module], plan: Callable[[range], Plan]) -> Plan:
-    """A plan for all blocks, in which no segment reaches from one stage into the next.
-
-    ``plan`` makes that of a stage from the numbers of its blocks; it is numbered from 0.
-    """
-    return tuple(item for stage in stages_of(model, blocks) for item in shifted(plan(stage), stage.start))
 
 
 def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:

@@ -117,21 +117,19 @@ def _fastest(
     training: Training, blocks: Sequence[nn.Module], units: Sequence[Unit], share: float
 ) -> tuple[Plan, float | None]:
     """The fastest plan within a share of all bytes; where there is none, the least plan and the share that it keeps."""
-    from advisor.methods.recompute._plan import by_stages
     from advisor.methods.recompute.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
+    from advisor.methods.recompute.plan import shifted
+    from advisor.training.structure import stages_of
 
+    plan: Plan = ()
     held, too_little = 0, False
-
-    def plan_stage(stage: range) -> Plan:
-        nonlocal held, too_little
+    for stage in stages_of(training.model, blocks):
         own = units[stage.start : stage.stop]
-        plan = optimal_plan(own, int(share * bytes_of_everything(own)))
-        if plan is None:
-            plan, too_little = least_plan(own), True
-        held += held_at_most(plan, own)
-        return plan
-
-    plan = by_stages(training.model, blocks, plan_stage)
+        fastest = optimal_plan(own, int(share * bytes_of_everything(own)))
+        too_little |= fastest is None
+        chosen = least_plan(own) if fastest is None else fastest
+        held += held_at_most(chosen, own)
+        plan += shifted(chosen, stage.start)
     return plan, held / bytes_of_everything(units) if too_little else None
 
 

@@ -78,8 +78,7 @@ def optimal_plan(units: Sequence[Unit], budget: int) -> Plan | None:
     """The fastest plan whose :func:`held_at_most` is within a budget of bytes; ``None`` if there is none."""
     if bytes_of_everything(units) <= budget:
         return tuple(range(len(units)))
-    size = _group_size(len(units))
-    grouped = _grouped(units, size)
+    size, grouped = _grouped(units)
     table = _Table(grouped, budget / _SLOTS, int(_SLOTS * _SPARE))
     for slots in range(table.slots, -1, -1):  # More slots never make a plan slower: the first that fits is the best.
         plan = table.plan(slots)
@@ -93,8 +92,7 @@ def optimal_plan(units: Sequence[Unit], budget: int) -> Plan | None:
 
 def least_plan(units: Sequence[Unit]) -> Plan:
     """A plan that keeps the fewest bytes of all (for long chains: of all plans of groups)."""
-    size = _group_size(len(units))
-    grouped = _grouped(units, size)
+    size, grouped = _grouped(units)
     count = len(grouped)
     least = np.zeros((count + 1, count), dtype=np.float64)  # Of blocks start..stop; zero for an empty run.
     choice = np.full((count, count), -1)
@@ -204,15 +202,12 @@ def _rounded(count: int, slot: float) -> int:
     return round(min(count / slot, 10.0 * _SLOTS))
 
 
-def _group_size(count: int) -> int:
-    return -(-count // _MOST_UNITS)
-
-
-def _grouped(units: Sequence[Unit], size: int) -> list[Unit]:
+def _grouped(units: Sequence[Unit]) -> tuple[int, list[Unit]]:
+    """The units in as many groups as can be planned, and the size of these."""
+    size = -(-len(units) // _MOST_UNITS)
     groups = [units[start : start + size] for start in range(0, len(units), size)]
-    return [
-        Unit(sum(unit.seconds for unit in group), sum(unit.kept for unit in group), group[-1].output)
-        for group in groups
+    return size, [
+        Unit(sum(unit.seconds for unit in group), bytes_of_everything(group), group[-1].output) for group in groups
     ]
 
 

@@ -18,7 +18,7 @@ __all__ = ["count_labels", "count_targets", "matches"]
 
 
 def count_labels(batch: Any, *, causal: bool) -> int | None:
-    """The targets among the integer ``labels`` of a batch, which a token-level loss averages over; ``None`` without any.
+    """The targets among the integer ``labels`` of a batch that a token-level loss averages over; ``None`` without any.
 
     Labels have at least two dimensions. Where the loss is ``causal``, the first label of a sample is never a target.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,7 +19,7 @@ class KeptRange:
         # match. An address is reused as soon as the storage is freed.
         self.source = StorageWeakRef(source)  # type: ignore[no-untyped-call]
         self.left: torch.Tensor | None = None
-        self.restores: list[Callable[[torch.Tensor | None], torch.Tensor]] = []
+        self.restores: list[Callable[[Any], torch.Tensor]] = []
         self.users = 0
         self._restored: torch.Tensor | None = None
 

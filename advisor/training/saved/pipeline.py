@@ -10,7 +10,8 @@ import abc
 import contextlib
 import enum
 import weakref
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from advisor.text.units import format_bytes
+from advisor.training.graph import graph_nodes
 from advisor.training.saved.delicate_operators import DelicateOperatorWatch, saved_by_known_function
-from advisor.training.saved.hidden_tensors import hidden_bytes
 from advisor.training.saved.packed_tensors import DelayedTensor, KeptRange, PassedTensor, SavedTensor, storage_range
 from advisor.training.saved.uncompiled import uncompiled
 
@@ -42,7 +43,7 @@ class Encoded:
     """A stage's result: the flat tensor left on the device for the next stage, if any, and how to undo it."""
 
     left: torch.Tensor | None
-    restore: Callable[[torch.Tensor | None], torch.Tensor]
+    restore: Callable[[Any], torch.Tensor]
 
 
 class SavedTensorStage(abc.ABC):
@@ -154,7 +155,7 @@ class SavedTensorPipeline:
         if self._looked_for_hidden:
             return
         self._looked_for_hidden = True
-        hidden = hidden_bytes(loss, self._own_storages)
+        hidden = _hidden_bytes(loss, self._own_storages)
         total = sum(hidden.values())
         if total > _TELLING_SHARE * self.seen_bytes:
             self._notes.append(
@@ -209,6 +210,24 @@ class SavedTensorPipeline:
         if storage._cdata not in self._seen:
             self._seen[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             self.seen_bytes += storage.nbytes()
+
+
+def _hidden_bytes(loss: torch.Tensor, known: Collection[int]) -> dict[str, int]:
+    """Bytes of tensors that custom autograd functions keep as attributes, by the name of the function's node.
+
+    Each storage in the graph of a loss counts once, and those that are ``known`` do not.
+    """
+    found: Counter[str] = Counter()
+    counted = set(known)
+    for node in graph_nodes([loss]):
+        for value in getattr(node, "__dict__", {}).values():
+            for tensor in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                    storage = tensor.untyped_storage()
+                    if storage._cdata not in counted:
+                        counted.add(storage._cdata)
+                        found[node.name()] += storage.nbytes()
+    return found
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
