@@ -1,4 +1,4 @@
-"""What methods do alike when they are applied: refuse, load a library, say that they changed nothing."""
+"""What methods do alike: judge, refuse, load a library, say that they changed nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from advisor.methods.base import Verdict
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["load", "note_if_idle", "require"]
+__all__ = ["judged", "load", "note_if_idle", "require"]
+
+
+def judged(holds: object, otherwise: str) -> Verdict:
+    """Acceptance if a condition holds, else a refusal for the reason ``otherwise``."""
+    return Verdict.yes() if holds else Verdict.no(otherwise)
 
 
 def require(verdict: Verdict) -> None:

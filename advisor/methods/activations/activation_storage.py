@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.host import host_memory
+from advisor.methods.applying import judged
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import Parameters
 from advisor.workload.facts import Facts
@@ -76,9 +77,8 @@ class HostActivations(Method):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only where the host's memory is not the device's."""
-        if hardware.kind is DeviceKind.CPU:
-            return Verdict.no("the device is a CPU, whose memory is the host's: swapping would only copy")
-        return Verdict.yes()
+        reason = "the device is a CPU, whose memory is the host's: swapping would only copy"
+        return judged(hardware.kind is not DeviceKind.CPU, reason)
 
     def bound(self) -> HostBound:
         """The host memory that copies may take."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.methods.applying import judged
 from advisor.methods.base import Verdict
 
 __all__ = ["LINEAR_LAYERS", "judge_linear"]
@@ -12,6 +13,4 @@ LINEAR_LAYERS = ("torch.nn.Linear", "transformers.pytorch_utils.Conv1D")
 
 def judge_linear(found: bool, model_class: str) -> Verdict:
     """Refuse a model without any."""
-    if found:
-        return Verdict.yes()
-    return Verdict.no(f"{model_class} has no linear layer (torch.nn.Linear, or Conv1D of transformers)")
+    return judged(found, f"{model_class} has no linear layer (torch.nn.Linear, or Conv1D of transformers)")

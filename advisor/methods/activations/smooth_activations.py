@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.methods.applying import judged
 from advisor.methods.base import Verdict
 
 __all__ = ["FORMULAS", "FUNCTIONS", "judge_activations"]
@@ -29,9 +30,8 @@ FUNCTIONS = ("gelu", "silu")
 
 def judge_activations(found: bool, model_class: str) -> Verdict:
     """Refuse a model without any."""
-    if found:
-        return Verdict.yes()
-    return Verdict.no(
+    return judged(
+        found,
         f"{model_class} calls neither GELU nor SiLU; ReLU keeps its output, which the next layer needs anyway, and "
-        "other activations are not known"
+        "other activations are not known",
     )

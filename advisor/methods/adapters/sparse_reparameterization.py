@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.adapters.low_rank import WHICH_WEIGHTS_TRAIN
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.text.units import format_bytes
@@ -74,11 +74,10 @@ class SparseReparameterization(Method):
 
 
 def _judge(found: bool) -> Verdict:
-    if found:
-        return Verdict.yes()
-    return Verdict.no(
+    return judged(
+        found,
         "it needs linear layers or convolutions with weights of their own besides the first convolution and the last "
-        "layer, but the model has none"
+        "layer, but the model has none",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
 from advisor.methods.use import Parameters, ParameterValue
@@ -83,11 +83,8 @@ class Precision(Method):
 def _judge_weights(dtypes: Iterable[str]) -> Verdict:
     """Whether parameters of these formats can be master weights."""
     low = ", ".join(name for name in dtypes if name != "float32")
-    if not low:
-        return Verdict.yes()
-    return Verdict.no(
-        f"the master weights must be float32, but the model has parameters of {low}; build the model in float32"
-    )
+    reason = f"the master weights must be float32, but the model has parameters of {low}; build the model in float32"
+    return judged(not low, reason)
 
 
 def use_tf32(training: Training) -> None:

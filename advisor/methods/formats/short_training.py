@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import judged
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
@@ -57,11 +58,10 @@ class ShortTraining(Method):
 
 def judge_optimizer(optimizer: str, traits: OptimizerTraits) -> Verdict:
     """Whether an optimizer, given by its qualified class name, can step on some of its parameters at a time."""
-    if _in_parts(traits):
-        return Verdict.yes()
-    return Verdict.no(
+    return judged(
+        _in_parts(traits),
         "it needs an optimizer that treats parameters one by one (of torch.optim, all but "
-        f"{' and '.join(of_torch(lambda other: not _in_parts(other)))}), but the optimizer is {optimizer}"
+        f"{' and '.join(of_torch(lambda other: not _in_parts(other)))}), but the optimizer is {optimizer}",
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils.checkpoint import CheckpointPolicy
 
-from advisor.methods.recompute.selective_checkpoint import dropout_probability
+from advisor.methods.recompute._selective_checkpoint import dropout_probability
 
 __all__ = ["KeepRandom", "drawing_operators"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -74,6 +74,5 @@ class AttentionBackend(Method):
 
 
 def _judge_device(kernel: str, device: str, *, on_gpu: bool) -> Verdict:
-    if on_gpu or kernel not in _OF_GPUS:
-        return Verdict.yes()
-    return Verdict.no(f"{kernel} is a kernel for NVIDIA GPUs, but the device is {device}")
+    reason = f"{kernel} is a kernel for NVIDIA GPUs, but the device is {device}"
+    return judged(on_gpu or kernel not in _OF_GPUS, reason)

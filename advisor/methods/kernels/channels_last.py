@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Method, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -87,4 +87,4 @@ def _channels_last(value: Any) -> Any:
 
 
 def _judge(found: bool, model_class: str) -> Verdict:
-    return Verdict.yes() if found else Verdict.no(f"{model_class} has no convolution in two or three dimensions")
+    return judged(found, f"{model_class} has no convolution in two or three dimensions")

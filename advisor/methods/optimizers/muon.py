@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Verdict
 from advisor.methods.optimizers.adam import AdamReplacement
 from advisor.methods.recompute.block_rules import judge_blocks, require_blocks
@@ -69,8 +69,5 @@ class Muon(AdamReplacement):
 
 def _judge(matrices: int | None, model_class: str) -> Verdict:
     """Whether the blocks have something for it to step; ``None``: nobody has counted."""
-    if matrices == 0:
-        return Verdict.no(
-            f"it steps matrices, but the blocks of {model_class} have no parameter that is a trained matrix"
-        )
-    return Verdict.yes()
+    reason = f"it steps matrices, but the blocks of {model_class} have no parameter that is a trained matrix"
+    return judged(matrices != 0, reason)

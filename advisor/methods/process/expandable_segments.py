@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -91,4 +91,4 @@ def _setter() -> Callable[[str], None]:
 
 
 def _judge_device(device: str, *, on_gpu: bool) -> Verdict:
-    return Verdict.yes() if on_gpu else Verdict.no(f"it is a setting of the CUDA allocator, but the device is {device}")
+    return judged(on_gpu, f"it is a setting of the CUDA allocator, but the device is {device}")

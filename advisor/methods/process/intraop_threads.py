@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -53,9 +53,7 @@ class IntraopThreads(Method):
             return verdict
         rates = None if facts is None else facts.device_rates
         has = hardware.host_cores if rates is None else max(rates.thread_rates, default=1)
-        if int(parameters["count"]) >= has:
-            return Verdict.no(f"this training has no more than {has} by itself")
-        return Verdict.yes()
+        return judged(int(parameters["count"]) < has, f"this training has no more than {has} by itself")
 
     def measured_time_ratio(self, parameters: Parameters, facts: Facts) -> float | None:
         """By the operators that the probe ran with so many threads and with all; unmeasured, nobody would choose it."""
@@ -78,6 +76,4 @@ class IntraopThreads(Method):
 
 
 def _judge_device(device: str, *, on_cpu: bool) -> Verdict:
-    if on_cpu:
-        return Verdict.yes()
-    return Verdict.no(f"it is about the threads of a CPU's operators, and the training's run on {device}")
+    return judged(on_cpu, f"it is about the threads of a CPU's operators, and the training's run on {device}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.methods.applying import require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Stage, Verdict
 from advisor.methods.process import glibc
 from advisor.methods.use import Parameters, ParameterValue
@@ -115,4 +115,4 @@ def _judge(device: str, *, on_cpu: bool) -> Verdict:
             f"it is about the host's memory, and the training's is on {device}, where torch keeps it already"
         )
     reason = glibc.why_no_mallopt()
-    return Verdict.no(reason) if reason else Verdict.yes()
+    return judged(not reason, reason)
