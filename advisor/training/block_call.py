@@ -118,7 +118,6 @@ def _version(value: Any) -> int | None:
 
 
 def _first_parameter(block: nn.Module) -> str | None:
-    """The name of the first parameter of a block's forward method, looking through wrappers."""
     parameters = inspect.signature(unwrapped(block).forward).parameters.values()
     named = (one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
     return next(named, None)

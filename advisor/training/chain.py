@@ -107,7 +107,6 @@ class Chain:
         return (hidden,) if in_tuple else hidden
 
     def _run(self, segment: Segment, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
-        """Run a segment in place of its first block."""
         self._require_all_called()
         self._runs += 1
         before = drawn_so_far(hidden.device)
@@ -169,7 +168,6 @@ class Chain:
 
     @contextlib.contextmanager
     def _forward(self) -> Generator[None, None, None]:
-        """Context for every forward pass."""
         self._pending = None
         checking = self._checked is not self.segments
         self._users = {} if checking else None
@@ -225,7 +223,6 @@ class _Pending:
 
 
 def _put_into_links(model: nn.Module, blocks: Sequence[nn.Module], chain: Chain) -> list[ChainLink]:
-    """Put every block, with its wrappers, into a link wherever the model holds it."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
     links: dict[int, ChainLink] = {}
     for parent in list(model.modules()):

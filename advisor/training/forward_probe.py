@@ -61,18 +61,17 @@ class ChainProbe:
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:
         """Context for one forward pass."""
-        handles = []
-        for number, block in enumerate(self._blocks):
-            before = functools.partial(self._before, number)
-            handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(block.register_forward_hook(functools.partial(self._after, number)))
-        try:
-            with self._uses:
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            self._is_returned = self._is_rest = None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._forget)
+            for number, block in enumerate(self._blocks):
+                before, after = functools.partial(self._before, number), functools.partial(self._after, number)
+                stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(block.register_forward_hook(after).remove)
+            stack.enter_context(self._uses)
+            yield
+
+    def _forget(self) -> None:
+        self._is_returned = self._is_rest = None
 
     @property
     def reason(self) -> str:
@@ -89,9 +88,6 @@ class ChainProbe:
             return f"what a block returns is also used by something else than the next block ({self._uses.found})"
         return ""
 
-    def _break(self, reason: str) -> None:
-        self.broken = self.broken or reason
-
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
@@ -99,15 +95,15 @@ class ChainProbe:
         name = f"block {number} ({type(block).__name__})"
         call = BlockCall.read(block, args, kwargs)
         if call is None:
-            self._break(f"{name} takes no tensor as its first argument")
+            self.broken = self.broken or f"{name} takes no tensor as its first argument"
             return
         hidden, rest = call[0], call[1].rest()
         self._drawn_before = drawn_so_far(hidden.device)
         if self._called:
             if self._is_returned is None or not self._is_returned(hidden):
-                self._break(f"{name} is not called on what the block before it returned")
+                self.broken = self.broken or f"{name} is not called on what the block before it returned"
             elif self._is_rest is not None and not self._is_rest(rest):
-                self._break(f"{name} is called with other arguments than the block before it")
+                self.broken = self.broken or f"{name} is called with other arguments than the block before it"
             self._drawn_between |= self._drawn_before != self._drawn_after
         self._called.append(number)
         self._shape = hidden.shape
@@ -119,7 +115,7 @@ class ChainProbe:
         self._uses.ignoring -= 1
         hidden = returned(output)
         if hidden is None:
-            self._break(f"{type(block).__name__} returns {type(output).__name__}, not one tensor")
+            self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"
             self._is_returned = None
             return
         self._is_returned = remembered(hidden)

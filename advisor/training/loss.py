@@ -46,7 +46,6 @@ def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 def _call_of(batch: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """How the model is called with a batch: in words, and the arguments."""
     if isinstance(batch, Mapping):
         return "model(**batch)", (), dict(batch)
     if isinstance(batch, tuple | list):
@@ -89,7 +88,6 @@ def _target_of(batch: Mapping[Any, Any]) -> str:
 
 
 def _lines(batch: Any, call: str, output: Any) -> str:
-    """Source of a compute_loss that fits the batch and the model's output."""
     place = _place_of_loss(output)
     if place is not None:
         return f"    def compute_loss(model, batch):\n        return {call}[{json.dumps(place)}]"

@@ -27,12 +27,9 @@ def on_device(model: nn.Module, device: torch.device) -> nn.Module:
         WorkloadError: Some parameters are made when the model is first called.
     """
     require_built(model)
-
-    def elsewhere(tensor: torch.Tensor) -> bool:
-        return tensor.device.type != device.type or device.index not in (None, tensor.device.index)
-
     tensors = (*model.parameters(), *model.buffers())
-    if any(elsewhere(tensor) for tensor in tensors):
+    devices = {tensor.device for tensor in tensors}
+    if any(one.type != device.type or device.index not in (None, one.index) for one in devices):
         if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             replace_tensors(model, lambda tensor: tensor.detach().to(device))
         else:

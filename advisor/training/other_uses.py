@@ -55,7 +55,6 @@ class OtherUses(TorchFunctionMode):
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Check the arguments, except while torch.compile traces."""
         out = func(*args, **(kwargs or {}))
         if not (torch.compiler.is_compiling() or self.ignoring or self.found):
             name = getattr(func, "__name__", str(func))

@@ -24,6 +24,7 @@ from advisor.training.contents import children_of, enclosed, kept_in
 
 __all__ = [
     "DRAWN_BETWEEN",
+    "Context",
     "ContextPair",
     "RandomSource",
     "Repeated",
@@ -33,8 +34,8 @@ __all__ = [
     "replaying",
 ]
 
-_Context = contextlib.AbstractContextManager[Any]
-ContextPair = tuple[_Context, _Context]
+Context = contextlib.AbstractContextManager[Any]
+ContextPair = tuple[Context, Context]
 """Contexts around the forward pass of a region and around its recomputation."""
 
 
@@ -93,8 +94,6 @@ def default_generators(model: torch.nn.Module) -> list[RandomSource]:
 
 @dataclass(eq=False)
 class _Source:
-    """A generator of another library."""
-
     get_state: Callable[[], Any]
     set_state: Callable[[Any], Any]
 
@@ -170,14 +169,14 @@ def _is_default(generator: torch.Generator) -> bool:
 
 
 @contextlib.contextmanager
-def _forward(generators: Sequence[RandomSource], states: list[Any], inner: _Context) -> Generator[None, None, None]:
+def _forward(generators: Sequence[RandomSource], states: list[Any], inner: Context) -> Generator[None, None, None]:
     states[:] = [_state_of(generator) for generator in generators]
     with inner:
         yield
 
 
 @contextlib.contextmanager
-def _recompute(generators: Sequence[RandomSource], states: list[Any], inner: _Context) -> Generator[None, None, None]:
+def _recompute(generators: Sequence[RandomSource], states: list[Any], inner: Context) -> Generator[None, None, None]:
     surrounding = [generator.get_state() for generator in generators]
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)
@@ -193,7 +192,7 @@ def _recompute(generators: Sequence[RandomSource], states: list[Any], inner: _Co
 class Repeated(contextlib.AbstractContextManager[None]):
     """A context made anew whenever it is entered: with ``retain_graph`` a region may be recomputed twice."""
 
-    def __init__(self, make: Callable[[], _Context]) -> None:
+    def __init__(self, make: Callable[[], Context]) -> None:
         self._make = make
 
     def __enter__(self) -> None:

@@ -28,7 +28,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import noop_context_fn
 
 from advisor.training.contents import alike, contents, copied, kept_in, refill
-from advisor.training.random_state import ContextPair, RandomSource, Repeated, further_generators, replaying
+from advisor.training.random_state import Context, ContextPair, RandomSource, Repeated, further_generators, replaying
 from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.unsaved import Unsaved
 
@@ -89,12 +89,9 @@ def region_contexts(
     generators: Sequence[RandomSource],
     inner_contexts: Callable[[], ContextPair] | None = None,
 ) -> Callable[[], ContextPair]:
-    """A ``context_fn`` for torch's checkpointing that keeps side effects from happening twice.
+    """A ``context_fn`` for torch's checkpointing that keeps side effects of some modules from happening twice.
 
-    Args:
-        modules: The modules that run in the region.
-        generators: Generators that it may draw from, besides those that torch handles.
-        inner_contexts: Makes further contexts of one region.
+    ``generators`` are those that they may draw from, besides those that torch handles.
     """
     guard = _StateGuard(modules)
     if guard.needed or generators:
@@ -104,8 +101,6 @@ def region_contexts(
 
 
 class _Contexts(Unsaved):
-    """Creates the contexts of one region."""
-
     def __init__(
         self,
         guard: _StateGuard,
@@ -172,19 +167,14 @@ class _StateGuard:
         return bool(self._slots or self._counting or self._containers)
 
     @contextlib.contextmanager
-    def forward(
-        self, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
-    ) -> Generator[None, None, None]:
+    def forward(self, before: dict[_Slot, Any], inner: Context) -> Generator[None, None, None]:
         """Context for one forward pass; fills ``before`` with the earlier contents of what it writes to."""
         modes = tuple(module.training for module in self._modules)
         first = modes not in self._seen
         slots = [*self._slots, *self._attributes(), *self._containers] if first else self.written
         attributes = {module: dict(vars(module)) for module in self._counting} if first else {}
-        held = []
-        for slot in slots:
-            value = _value(slot)
-            held.append((slot, value, getattr(value, "_version", 0)))
-            before[slot] = _copied(slot, value)
+        held = [(slot, value, getattr(value, "_version", 0)) for slot in slots for value in [_value(slot)]]
+        before |= {slot: _copied(slot, value) for slot, value, _ in held}
         unseen = [] if first else [slot for slot in (*self._slots, *self._attributes()) if slot not in self.written]
         known = [(slot, _value(slot), _version(slot)) for slot in unseen]
         before |= {slot: _copied(slot, value) for slot, value, _ in known if getattr(value, "nbytes", 0) <= _SMALL}
@@ -210,10 +200,7 @@ class _StateGuard:
             del before[slot]
 
     @contextlib.contextmanager
-    def recomputation(
-        self, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
-    ) -> Generator[None, None, None]:
-        """Context for a recomputation, with the state in ``before``."""
+    def recomputation(self, before: dict[_Slot, Any], inner: Context) -> Generator[None, None, None]:
         own = [(slot, _value(slot)) for slot in self.written]
         for slot, value in own:
             # A copy again: the recomputation's own update must not reach what was kept. What only a later call in the
@@ -277,7 +264,6 @@ def _frozen(module: torch.nn.Module) -> list[str]:
 
 
 def _copied(slot: _Slot, value: Any) -> Any:
-    """A copy of what a slot held, safe from later writes."""
     if isinstance(slot[0], _Container):
         return copied(value)
     return value.detach().clone() if isinstance(value, torch.Tensor) else value

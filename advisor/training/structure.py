@@ -255,7 +255,6 @@ def _is_block_class(kind: type, blocks: list[nn.Module], model_leaves: int) -> b
 
 
 def _outermost(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> list[nn.Module]:
-    """Wanted modules that lie in no other such module."""
     found: list[nn.Module] = []
     inside: set[int] = set()
     for module in model.modules():  # Parents come before their children.

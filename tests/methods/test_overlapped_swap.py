@@ -10,8 +10,7 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations._host_copies import HostBound, HostCopy
-from advisor.methods.activations._host_streams import Copier, copier_by_device
-from advisor.methods.activations._overlapped_copies import OverlappedMove
+from advisor.methods.activations._overlapped_copies import Copier, OverlappedMove, copier_by_device
 from advisor.methods.compose import apply_uses
 from advisor.methods.use import use
 from advisor.training.saved.pipeline import SavedTensorPipeline

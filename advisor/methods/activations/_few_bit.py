@@ -7,7 +7,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,15 +15,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from advisor.methods.activations.derivative_levels import derivative_levels
-from advisor.methods.activations.smooth_activations import FORMULAS, FUNCTIONS, judge_activations
+from advisor.methods.activations.module_kinds import FORMULAS, FUNCTIONS, judge_activations
 from advisor.methods.applying import require
 from advisor.training.chunking import chunks
 from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.structure import qualified_class_name
+from advisor.training.training import Training
 from advisor.training.unsaved import Unsaved
-
-if TYPE_CHECKING:
-    from advisor.training.training import Training
 
 __all__ = ["FewBitActivations", "Levels", "pack", "unpack"]
 

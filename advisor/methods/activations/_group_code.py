@@ -29,12 +29,7 @@ GROUP = 256
 
 
 def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
-    """Code a flat tensor.
-
-    Args:
-        flat: ``(n,)``, floating-point.
-        bits: 8, 4 or 2.
-        seed: The draw that decides the rounding.
+    """Code a flat floating-point tensor with 8, 4 or 2 bits per value, rounded by the draw that ``seed`` numbers.
 
     Returns:
         One flat uint8 tensor: the smallest values of the groups and the largest, in the format of ``flat``, then the

@@ -44,10 +44,8 @@ class HostCopy:
 class HostBound:
     """Counts living copies, and refuses those that would take more host memory than is allowed.
 
-    Args:
-        method: Name of the method, for the refusal.
-        max_bytes: Host memory that all living copies may take, as it is allocated: in powers of two. Page-locked
-            memory cannot be paged out: too much of it takes down the whole machine, not only this process.
+    ``max_bytes`` may be allocated, in powers of two. Page-locked memory cannot be paged out: too much of it takes down
+    the whole machine, not only this process.
 
     Attributes:
         copies: The copies that some graph still holds.

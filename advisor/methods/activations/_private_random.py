@@ -41,14 +41,7 @@ def mixed(value: int) -> int:
 
 
 def uniform(count: int, *, seed: int, start: int, device: torch.device) -> torch.Tensor:
-    """Uniform random numbers in [0, 1), of 24 bits.
-
-    Args:
-        count: How many.
-        seed: The draw.
-        start: Position of the first in the draw.
-        device: Where to make them.
-    """
+    """``count`` uniform float32 numbers in [0, 1), of 24 bits, from position ``start`` of the draw ``seed``."""
     # torch has no unsigned arithmetic: products of int32 wrap as they should, and shifts need a mask.
     bits = torch.arange(count, dtype=torch.int32, device=device).add_(_signed(start)).bitwise_xor_(_signed(seed))
     bits.bitwise_xor_(bits.bitwise_right_shift(16).bitwise_and_(0xFFFF)).mul_(_signed(_FIRST))

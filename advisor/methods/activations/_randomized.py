@@ -6,21 +6,19 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from advisor.methods.activations.linear_layers import judge_linear
+from advisor.methods.activations.module_kinds import judge_linear
 from advisor.methods.applying import require
 from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.state_part import Counted
 from advisor.training.structure import is_transposed
+from advisor.training.training import Training
 from advisor.training.unsaved import Unsaved
-
-if TYPE_CHECKING:
-    from advisor.training.training import Training
 
 __all__ = ["RandomizedLinears", "project"]
 
@@ -32,15 +30,9 @@ _SEED_STRIDE = 1_000_003
 
 
 def project(rows: torch.Tensor, kept: int, seed: int) -> torch.Tensor:
-    """``S^T rows`` for a matrix of scaled random signs whose ``S S^T`` is the identity on average.
+    """``S^T rows`` for a matrix of ``kept`` columns of scaled random signs whose ``S S^T`` is the identity on average.
 
-    Args:
-        rows: ``[n, width]``.
-        kept: Number of columns of S.
-        seed: Calls with equal seeds, n and devices use the same S.
-
-    Returns:
-        ``[kept, width]``, in the format of ``rows``.
+    ``rows [n, width]`` become ``[kept, width]``, in the same format. Equal seeds, n and devices have the same S.
     """
     # A generator of its own: the model's dropout must draw what it draws in plain training.
     generator = None if isinstance(rows, FakeTensor) else torch.Generator(rows.device).manual_seed(seed)
@@ -61,15 +53,9 @@ class _Randomized(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        values: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        plain: Callable[[torch.Tensor], torch.Tensor],
-        projected: Callable[[torch.Tensor, torch.dtype], tuple[torch.Tensor, int]],
-        transposed: bool,
+        ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: Any, plain: Any, projected: Any, transposed: bool
     ) -> torch.Tensor:
-        output = plain(values)
+        output: torch.Tensor = plain(values)
         kept, seed = projected(values, output.dtype)
         # Saved as a tensor too, for comparison with a recomputation's draw, which saves this tensor anew.
         ctx.save_for_backward(weight, kept, torch.tensor(seed))
@@ -120,15 +106,12 @@ class RandomizedLinears(Unsaved, Counted):
         self._keep = keep
         self._rank = training.world.rank
         self._last: tuple[nn.Module, weakref.ref[torch.Tensor], int, torch.Tensor] | None = None
+        pairs = [(parent, layer) for parent in training.model.modules() for layer in parent.children()]
         # Subclasses of linear layers may compute something else.
-        layers = [
-            (parent, layer)
-            for parent in training.model.modules()
-            for layer in parent.children()
-            if type(layer) is nn.Linear or is_transposed(layer)
-        ]
+        linear = [pair for pair in pairs if type(pair[1]) is nn.Linear or is_transposed(pair[1])]
+        layers = {id(layer): (parent, layer) for parent, layer in linear}
         require(judge_linear(bool(layers), type(training.model).__name__))
-        for parent, layer in {id(layer): (parent, layer) for parent, layer in layers}.values():
+        for parent, layer in layers.values():
             called = functools.partial(self._call, layer.forward, layer, parent)
             replace_attribute(training, layer, "forward", called)
 

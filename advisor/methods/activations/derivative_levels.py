@@ -32,11 +32,7 @@ _CELLS = 800
 
 @functools.cache
 def derivative_levels(formula: str, bits: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The best ``2 ** bits`` levels for a formula.
-
-    Args:
-        formula: ``"gelu"``, ``"gelu_tanh"``, ``"quick_gelu"`` or ``"silu"``.
-        bits: Number of bits that encode the piece of an input.
+    """The best ``2 ** bits`` levels for ``"gelu"``, ``"gelu_tanh"``, ``"quick_gelu"`` or ``"silu"``.
 
     Returns:
         The inputs at which the level changes, ascending (a boundary belongs to the piece below it), and the derivative

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.activations.smooth_activations import FORMULAS, FUNCTIONS, judge_activations
+from advisor.methods.activations.module_kinds import FORMULAS, FUNCTIONS, judge_activations
 from advisor.methods.applying import note_if_idle
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue

@@ -42,8 +42,7 @@ class OverlappedSwap(HostActivations):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Add the stage."""
-        from advisor.methods.activations._host_streams import copier_by_device
-        from advisor.methods.activations._overlapped_copies import OverlappedMove
+        from advisor.methods.activations._overlapped_copies import OverlappedMove, copier_by_device
 
         min_bytes = int(parameters["min_bytes"])
         stage = OverlappedMove(min_bytes, self.bound(), ahead=float(parameters["ahead"]), copier=copier_by_device())

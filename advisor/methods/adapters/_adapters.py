@@ -124,17 +124,16 @@ class Adapters(StatePart):
         return merged.t().contiguous() if getattr(base, "transposed", False) else merged
 
     def _frozen(self, name: str, weight: torch.Tensor, kept: Mapping[str, Any] | None) -> torch.Tensor:
-        """A plain weight in the layer's form, or what was kept."""
         base = self._layers[name].base_layer
+        held = weight
         if kept is not None:
             for part, tensor in _frozen_tensors(base).items():
                 tensor.copy_(kept[name][part])
-            held: torch.Tensor = kept[name]["weight"]
-            return held
-        if not _holds(base):
-            return weight
-        weight = weight.to(base.weight.device)
-        return base.hold(weight.t() if base.transposed else weight)
+            held = kept[name]["weight"]
+        elif _holds(base):
+            weight = weight.to(base.weight.device)
+            held = base.hold(weight.t() if base.transposed else weight)
+        return held
 
 
 def _fill(layer: Any) -> None:

@@ -161,7 +161,6 @@ class SparseWeights(StatePart):
         }
 
     def _small(self) -> int:
-        """How many weights the threshold would prune."""
         pairs = [(self.masks[name], weight.detach()) for name, weight in self._weights.items()]
         return sum(int((mask & (weight.abs() < self.threshold)).sum()) for mask, weight in pairs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from advisor.methods.activations.linear_layers import LINEAR_LAYERS
+from advisor.methods.activations.module_kinds import LINEAR_LAYERS
 from advisor.methods.adapters.low_rank import LowRank
 from advisor.methods.base import Conflict, Saves
 from advisor.methods.use import ParameterValue

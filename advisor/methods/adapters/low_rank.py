@@ -28,11 +28,7 @@ class LowRank(Method):
 
     Tied weights and the output layer of a language model stay without adapters, and so does a layer whose weight the
     loss takes instead of calling it. The state of the model has the sums of weights and adapters; a separate entry,
-    named like the method, has both apart.
-
-    Class attributes:
-        layers: What layers with adapters are called, in refusals.
-        kinds: Their classes, as a probe names them.
+    named like the method, has both apart. A probe knows the layers as ``kinds``, refusals call them ``layers``.
     """
 
     fidelity = Fidelity.MODEL
@@ -88,5 +84,4 @@ class LowRank(Method):
 
 
 def _pays(shape: tuple[int, int], rank: int) -> bool:
-    """Whether two adapters have fewer elements than a weight of this shape."""
     return rank * sum(shape) < shape[0] * shape[1]

@@ -49,7 +49,7 @@ def update_in_float32(
         held: How state is held between steps, unless the optimizer has a format of its own for it.
         rounding: How updated parameters are rounded to their format.
         state_rounding: How state is.
-        gradient_factor: Gives what gradients are multiplied by, in float32, to get their true values.
+        gradient_factor: Returns the factor from gradients to their true values, applied in float32.
 
     Raises:
         MethodRefusedError: The optimizer looks at all parameters at once, or has stepped already.
@@ -95,7 +95,6 @@ class _ShortUpdates:
         self._plain_load = self.optimizer.load_state_dict
 
     def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> None:
-        """Update every parameter that has a gradient."""
         if closure is not None:
             raise MethodRefusedError("an optimizer whose updates are computed part by part takes no closure")
         assert optimizer is self.optimizer
@@ -109,7 +108,6 @@ class _ShortUpdates:
                     self._update(group, part, factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as the optimizer has it without this change."""
         state = self._plain_state_dict()
         return {**state, "state": {index: self.held.plain(entries) for index, entries in state["state"].items()}}
 

@@ -74,8 +74,6 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
 
 
 class _Shortened(NamedTuple):
-    """A buffer of a module, as it was before it was shortened."""
-
     module: nn.Module
     name: str
     buffer: torch.Tensor
@@ -103,7 +101,6 @@ class _LengthenWritten:
             ]
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Lengthen those that were written to."""
         if not self._known:
             return
         left = []
@@ -141,15 +138,9 @@ def _lengthened(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 def clip_grad_norm_(
     parameters: list[torch.nn.Parameter], max_norm: float, factor: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Clip 16-bit gradients in place to a total norm, computed in float32: in float16 it would be infinite.
+    """Clip 16-bit gradients in place to a total 2-norm of the true ones, which are ``factor`` times as large.
 
-    Args:
-        parameters: The parameters whose gradients to clip.
-        max_norm: Largest total 2-norm of the true gradients.
-        factor: True gradients over those that are there; default: one.
-
-    Returns:
-        The total norm of the true gradients before clipping.
+    The norm is computed in float32, for in float16 it would be infinite; returns that before clipping.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -166,8 +157,6 @@ def clip_grad_norm_(
 
 
 class _LossesInFloat32(TorchFunctionMode):
-    """Casts the floats that torch's loss functions are given."""
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LOSSES:
             args, kwargs = pytree.tree_map(lambda leaf: _cast(leaf, torch.float32), (args, kwargs or {}))

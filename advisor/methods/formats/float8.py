@@ -71,12 +71,8 @@ class Float8(Method):
         plain = [module for module in model.modules() if type(module) is torch.nn.Linear]
         require(_judge(bool(plain), type(model).__name__))
         left = (model, output_layer(model))
-        able = {
-            id(layer)
-            for layer in plain
-            if layer.in_features % _MULTIPLE == layer.out_features % _MULTIPLE == 0
-            and not any(layer is one for one in left)
-        }
+        known = [layer for layer in plain if layer.in_features % _MULTIPLE == layer.out_features % _MULTIPLE == 0]
+        able = {id(layer) for layer in known if not any(layer is one for one in left)}
         if not able:
             training.notes.append(
                 "float8 changed nothing: it needs linear layers, apart from the output layer, whose sizes are both "

@@ -81,7 +81,6 @@ class Precision(Method):
 
 
 def _judge_weights(dtypes: Iterable[str]) -> Verdict:
-    """Whether parameters of these formats can be master weights."""
     low = ", ".join(name for name in dtypes if name != "float32")
     reason = f"the master weights must be float32, but the model has parameters of {low}; build the model in float32"
     return judged(not low, reason)
@@ -100,8 +99,7 @@ def use_tf32(training: Training) -> None:
     switches: list[Any] = [torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))]
     if not all(hasattr(switch, "fp32_precision") for switch in switches):
         raise MethodRefusedError(f"tf32 needs torch.backends.*.fp32_precision, which torch {torch.__version__} lacks")
-    before = [switch.fp32_precision for switch in switches]
-    if all(value == "tf32" for value in before):
+    if all(switch.fp32_precision == "tf32" for switch in switches):
         training.notes.append("precision(dtype=tf32) changed nothing: tf32 was already allowed in this process")
     for number, switch in enumerate(switches):
         hold(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -14,9 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from advisor.errors import MethodRefusedError
 from advisor.training.process_setting import hold
-
-if TYPE_CHECKING:
-    from advisor.training.training import Training
+from advisor.training.training import Training
 
 __all__ = ["allow_only"]
 
@@ -33,15 +31,11 @@ _NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
 
 
 def allow_only(training: Training, kernel: str, label: str) -> None:
-    """Allow one kernel of attention in this process until the training closes.
+    """Allow one kernel of attention in this process until the training closes; ``label`` names the method in notes.
 
     Not per forward pass, because recomputation runs in the backward pass, outside any context. The first forward pass
-    is watched to see whether torch would have chosen the kernel anyway.
-
-    Args:
-        training: Its forward passes raise :class:`MethodRefusedError` where the kernel does not suit.
-        kernel: A name in ``_KERNELS``.
-        label: Label of the method with its parameters, for notes.
+    is watched to see whether torch would have chosen the kernel anyway. Forward passes raise
+    :class:`~advisor.errors.MethodRefusedError` where the kernel does not suit.
     """
     free = _allowed()
     hold(training, "kernels of attention", [kernel], read=_allowed, write=_allow)
@@ -74,11 +68,7 @@ def allow_only(training: Training, kernel: str, label: str) -> None:
 class _KernelWatch(TorchFunctionMode):
     """Compares torch's choice of a kernel with its choice without the restriction.
 
-    Attributes:
-        calls: Attentions seen.
-        changed: Whether a choice differs.
-        saw_all: Whether all attention was seen; calls inside torch's larger functions are not.
-        reason: What torch said of an attention for which the kernel does not suit.
+    It has not seen all if torch's larger functions compute attention inside; its reason is torch's against the kernel.
     """
 
     def __init__(self, free: list[str]) -> None:

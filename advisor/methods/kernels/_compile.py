@@ -3,30 +3,34 @@
 A function is compiled at its first call with arguments of some kind. The result is kept on its code, which all modules
 of a class share, so blocks that are alike are compiled once. When the training closes, all compiled code of the process
 is dropped (``torch._dynamo.reset``), so that sizes seen in one training do not affect the next.
+
+Under a budget, torch's partitioner may recompute any operator in the backward pass, even dropout, whose second draw is
+another mask: the loss is right and the gradients are silently wrong. Here operators that draw are marked as kept, and a
+backward graph that still draws is refused.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._guards import active_fake_mode
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.utils.checkpoint import CheckpointPolicy
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.applying import note_if_idle
-from advisor.methods.kernels._random_operators import KeepRandom, drawing_operators
+from advisor.methods.recompute._selective_checkpoint import dropout_probability
 from advisor.training.compiler import why_not_compiled
 from advisor.training.recompute import stop_key_value_cache
 from advisor.training.replaced_attribute import replace_attribute
+from advisor.training.training import Training
 
-if TYPE_CHECKING:
-    from advisor.training.training import Training
-
-__all__ = ["BACKEND", "Backend", "CompiledCall", "compile_modules", "default_backend"]
+__all__ = ["BACKEND", "Backend", "CompiledCall", "KeepRandom", "compile_modules", "drawing_operators"]
 
 _RECOMPILE_LIMIT = 64
 """Kinds of arguments that one function is compiled for: kinds of blocks, with and without gradients, batch sizes."""
@@ -37,7 +41,7 @@ Backend = Callable[..., _Compiled]
 backward pass than the compiler would."""
 
 
-def default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, budgeted: bool) -> _Compiled:
+def _default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, budgeted: bool) -> _Compiled:
     """Make kernels with torch's default compiler: C++ for a CPU, Triton for a GPU.
 
     Torch's own kernels draw random numbers, so that dropout draws the same masks as uncompiled.
@@ -58,23 +62,17 @@ def default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor],
     return compile_fx(graph, list(inputs), inner_compile=make_kernels, config_patches=patches)  # type: ignore[return-value]
 
 
-BACKEND: Backend = default_backend
+BACKEND: Backend = _default_backend
 """The backend that compiles graphs; a constant of this module, so that tests can replace it."""
 
 
 def compile_modules(
     training: Training, modules: Sequence[torch.nn.Module], label: str, *, budget: float | None = None
 ) -> None:
-    """Have modules run compiled from their next call on, until the training closes.
+    """Have modules of a training's model, none inside another, run compiled from their next call on, until it closes.
 
-    Under fake tensors nothing is compiled, and a note says so.
-
-    Args:
-        training: The training.
-        modules: Modules of its model, none inside another.
-        label: Label of the method with its parameters, for notes.
-        budget: Share of the activations, from all of them (1.0) to only the inputs (0.0), that the compiler may keep
-            for the backward pass; default: the compiler's.
+    Under fake tensors nothing is compiled, and a note with the method's ``label`` says so. ``budget`` is the share of
+    the activations, from all of them (1.0) to only the inputs (0.0), that the compiler may keep for the backward pass.
 
     Raises:
         MethodRefusedError: There is no compiler for the device, it knows no budgets, or the model is compiled already.
@@ -168,3 +166,34 @@ def _why_not_again(model: torch.nn.Module) -> str:
         if isinstance(module, OptimizedModule) or module._compiled_call_impl is not None:
             return f"the model must come uncompiled, but its module {name or 'itself'!r} is compiled already"
     return ""
+
+
+def drawing_operators(graph: torch.fx.Graph) -> list[str]:
+    """Names of the operators of a graph that draw random numbers."""
+    return [str(node.target) for node in _drawing(graph)]
+
+
+class KeepRandom(CustomGraphPass):
+    """A pass over a joint graph: the partitioner must keep the outputs of all operators that draw random numbers."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        for node in _drawing(graph):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+    def uuid(self) -> Any:
+        """What compiled code is cached under."""
+        return "keep random numbers, version 1"
+
+
+def _drawing(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function" and _draws(node)]
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    operator = node.target
+    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    if any(argument.name == "philox_seed" for argument in operator._schema.arguments):
+        return False  # The backward pass of attention on CUDA, which is given what the forward pass drew from.
+    probability = dropout_probability(operator, node.args, node.kwargs)
+    return probability is None or bool(probability)  # Attention is tagged whether or not it drops out.

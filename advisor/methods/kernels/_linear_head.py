@@ -145,7 +145,6 @@ def _seeded(function: Any) -> Any:
 
 @contextlib.contextmanager
 def _restored(tensors: Iterable[torch.Tensor]) -> Generator[None, None, None]:
-    """Undo what is written to some tensors."""
     before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield

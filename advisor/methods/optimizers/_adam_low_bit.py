@@ -29,22 +29,13 @@ def kernels_are_compiled() -> bool:
 
 
 def refuse_if_not_compiled(device: torch.device) -> None:
-    """Require a compiler for the kernels.
-
-    Raises:
-        MethodRefusedError: There is none.
-    """
+    """Raise :class:`MethodRefusedError` where there is no compiler for the kernels."""
     if kernels_are_compiled() and (reason := why_not_compiled(device)):
         raise MethodRefusedError(reason)
 
 
 def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> torch.optim.Optimizer:
-    """Torchao's optimizer over the same parameter groups and options.
-
-    Args:
-        plain: torch.optim.Adam or AdamW, with no option that torchao's version lacks.
-        state: ``"8bit"``, ``"4bit"`` or ``"fp8"``.
-        decays_apart: Whether weights decay as with AdamW.
+    """Torchao's optimizer for a state ``"8bit"``, ``"4bit"`` or ``"fp8"``, over the groups and options of torch's.
 
     Raises:
         MethodRefusedError: torchao cannot be imported, or has no such optimizer.
@@ -82,7 +73,6 @@ def _let_copy(kind: Any) -> None:
 
 
 def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter group as torchao takes it; what the user added to it stays."""
     return group_without(group, taken=_TAKEN) | {"lr": _as_tensor(group["lr"])}
 
 

@@ -108,7 +108,6 @@ class _Copy:
             self._version = self._parameter._version
 
     def _take(self, parameter: torch.Tensor) -> None:
-        """Move the gradient that a backward pass has just completed."""
         gradient = parameter.grad
         assert gradient is not None
         if gradient.layout != torch.strided:

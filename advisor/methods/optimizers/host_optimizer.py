@@ -90,7 +90,6 @@ class HostOptimizer(Method):
 
 
 def _judge_memory(optimizer: str, traits: OptimizerTraits, needed: int, free: int) -> Verdict:
-    """Whether the host holds copies of the parameters, their gradients and the state of an optimizer."""
     if needed <= _HOST_SHARE * free:
         return Verdict.yes()
     unknown = f" (up to {traits.state} numbers per parameter, as {optimizer} is not a known class)"

@@ -68,6 +68,5 @@ class Muon(AdamReplacement):
 
 
 def _judge(matrices: int | None, model_class: str) -> Verdict:
-    """Whether the blocks have something for it to step; ``None``: nobody has counted."""
     reason = f"it steps matrices, but the blocks of {model_class} have no parameter that is a trained matrix"
     return judged(matrices != 0, reason)

@@ -33,11 +33,7 @@ _FLOPS_PER_BYTE = 100
 
 
 def require_visible_hooks() -> None:
-    """Require a torch that tells which saved-tensor hooks are in use, so that others can be put around them.
-
-    Raises:
-        MethodRefusedError: It does not.
-    """
+    """Raise :class:`MethodRefusedError` if this torch does not tell which saved-tensor hooks are in use."""
     if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
         raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
 
@@ -59,8 +55,6 @@ class BlockCosts:
 
 
 class _Measured:
-    """Runs one block as a region of its own, and measures it."""
-
     def __init__(self, modules: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._contexts = region_contexts(modules, generators)
         self._warm = False

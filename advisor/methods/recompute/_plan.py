@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,9 +15,7 @@ from advisor.training.chain import Chain, Segment
 from advisor.training.random_state import RandomSource, default_generators
 from advisor.training.recompute import region_contexts, stop_key_value_cache
 from advisor.training.structure import stages_of
-
-if TYPE_CHECKING:
-    from advisor.training.training import Training
+from advisor.training.training import Training
 
 __all__ = ["chain_of", "run_by_plan", "segments_of"]
 
@@ -47,12 +44,9 @@ def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:
 
 
 def segments_of(plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> tuple[Segment, ...]:
-    """The segments of a chain that runs by a plan. Blocks that keep everything are in none.
+    """The segments of a chain that runs by a plan for all blocks. Those that keep everything are in none.
 
-    Args:
-        plan: A plan for all blocks.
-        blocks: The blocks of the model themselves, whose buffers are guarded.
-        generators: All that the blocks may draw random numbers from.
+    The blocks are those of the model themselves, whose buffers are guarded; ``generators`` all that they may draw from.
     """
     return tuple(
         Segment(blocks_in(item)[0], blocks_in(item)[-1] + 1, _Region(item, blocks, generators))
@@ -71,7 +65,6 @@ class _Region:
         self._contexts = region_contexts([blocks[number] for number in numbers], generators)
 
     def __call__(self, blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
-        """Run the blocks of the segment, whose first is the first of this region."""
         return self._run(blocks, self._first, hidden, call)
 
     def _run(self, blocks: Sequence[nn.Module], offset: int, hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:

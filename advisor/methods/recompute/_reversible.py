@@ -150,14 +150,12 @@ class _Step:
         self._autocast = functools.partial(torch.autocast, device, dtype=dtype, enabled=enabled)
 
     def first_output(self, position: torch.Tensor) -> torch.Tensor:
-        """Call the block, and keep nothing."""
         recorded = self._forward if torch.is_grad_enabled() else contextlib.nullcontext()
         # A weight that autocast converts without a gradient must not be used again where one is needed.
         with torch.no_grad(), self._autocast(cache_enabled=False), recorded:
             return self._call.run(self._block, position.to(self._dtype, copy=True))
 
     def second_output(self, position: torch.Tensor, *, needs_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The block's input and output, in the backward pass."""
         with torch.enable_grad(), self._autocast(), self.recompute:
             given = position.to(self._dtype, copy=True).requires_grad_(needs_gradient)
             # Blocks may write to their input, but not to a leaf.

@@ -121,14 +121,9 @@ def recompute_outputs(training: Training, modules: list[nn.Module]) -> None:
 
 
 class _OutputRecomputation:
-    """Saved-tensor hooks, and the modules whose outputs they do not keep.
+    """Saved-tensor hooks, and the modules whose outputs they do not keep; counts these as ``avoided``.
 
-    Args:
-        model: Changed in place.
-        modules: Modules of it that take one tensor, return another, never in place, and draw no random numbers.
-
-    Attributes:
-        avoided: Saved tensors that were not kept, since the hooks were made.
+    The modules take one tensor, return another, never in place, and draw no random numbers.
     """
 
     def __init__(self, model: nn.Module, modules: list[nn.Module]) -> None:
@@ -221,8 +216,6 @@ class _Output:
 
 
 class _Again:
-    """What the graph holds in place of an output, or of a view of one."""
-
     def __init__(self, output: _Output, tensor: torch.Tensor) -> None:
         self._output = output
         self._size, self._stride, self._offset = tensor.size(), tensor.stride(), tensor.storage_offset()

@@ -9,7 +9,7 @@ import msgspec
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Parameter
-from advisor.methods.recompute.chain_checkpoint import ChainCheckpoint
+from advisor.methods.recompute.block_rules import ChainCheckpoint
 from advisor.methods.use import ParameterValue
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ __all__ = ["OptimalCheckpoint"]
 
 
 class _Settled(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy keeps of a training's first step.
-
-    Attributes:
-        plan: Which blocks are run again, from where.
-        least: If no plan met the budget, the share of everything that this one keeps.
-    """
+    """What a policy keeps of a training's first step: the plan, and what it keeps if no plan met the budget."""
 
     plan: object
     least: float | None = None
@@ -134,7 +129,6 @@ def _fastest(
 
 
 def _read(text: str) -> _Settled:
-    """What an earlier training settled on, from its policy."""
     try:
         return msgspec.json.decode(text, type=_Settled)
     except msgspec.DecodeError:

@@ -144,7 +144,6 @@ class _Table:
                     after[stop, start - 1] = _with_less_room(best, self._output[start - 1])
 
     def plan(self, slots: int) -> Plan | None:
-        """The fastest plan for all units within so many slots."""
         count = len(self._kept)
         if not math.isfinite(self._seconds[0, count - 1, slots]):
             return None

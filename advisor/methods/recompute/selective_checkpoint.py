@@ -68,11 +68,7 @@ class SelectiveCheckpoint(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Wrap the attention modules, or the blocks with a policy on their operators."""
-        from advisor.methods.recompute._selective_checkpoint import (
-            contexts_keeping_expensive,
-            recompute_outputs,
-            stop_inplace,
-        )
+        from advisor.methods.recompute import _selective_checkpoint as selective
         from advisor.training.recompute import recompute_modules, stop_key_value_cache
         from advisor.training.structure import find_attention, qualified_class_name
 
@@ -81,7 +77,7 @@ class SelectiveCheckpoint(Method):
             leaves = [module for module in training.model.modules() if not any(True for _ in module.children())]
             modules = [module for module in leaves if is_cheap_module(qualified_class_name(module))]
             require(_judge(bool(modules), kind, type(training.model).__name__))
-            recompute_outputs(training, modules)
+            selective.recompute_outputs(training, modules)
         elif kind == "attention":
             modules = find_attention(training.model)
             require(_judge(bool(modules), kind, type(training.model).__name__))
@@ -91,8 +87,8 @@ class SelectiveCheckpoint(Method):
             blocks = require_blocks(training)
             stop_key_value_cache(training)
             # A kept convolution output that is then overwritten could not be used again.
-            stop_inplace(training, (inner for block in blocks for inner in block.modules()))
-            recompute_modules(training.model, blocks, contexts_keeping_expensive)
+            selective.stop_inplace(training, (inner for block in blocks for inner in block.modules()))
+            recompute_modules(training.model, blocks, selective.contexts_keeping_expensive)
 
 
 _CHEAP = re.compile(

@@ -196,7 +196,6 @@ def require_one_process(world: World) -> None:
 
 
 def _total(own: float, world: World, at_least: float) -> float:
-    """The number of targets over all processes."""
     total = world.total(own)
     if at_least:
         return max(at_least, total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,10 +40,11 @@ def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = No
     """
     if not reduction.targets:
         return float(sample_count(batch, dims))
+    parts = [leaf for leaf in leaves_of(batch) if matches(leaf.path or THE_BATCH, reduction.targets)]
     counts = [
-        _counted(value, reduction, (dims or {}).get(path))
-        for path, value in _parts(batch, reduction)
-        if isinstance(value, torch.Tensor) or reduction.counted == "values"
+        _counted(part.value, reduction, (dims or {}).get(part.path))
+        for part in parts
+        if isinstance(part.value, torch.Tensor) or reduction.counted == "values"
     ]
     if counts or "*" in reduction.targets:  # a micro-batch may have no boxes
         return float(sum(counts))
@@ -58,10 +59,6 @@ def matches(path: str, pattern: str) -> bool:
     if "*" not in pattern:
         return path == pattern
     return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), path) is not None
-
-
-def _parts(batch: Any, reduction: Reduction) -> Iterator[tuple[str, Any]]:
-    return ((leaf.path, leaf.value) for leaf in leaves_of(batch) if matches(leaf.path or THE_BATCH, reduction.targets))
 
 
 def _counted(part: Any, reduction: Reduction, dim: Any = None) -> float:

@@ -45,10 +45,7 @@ IGNORED_TARGET = -100
 class Leaf(NamedTuple):
     """A leaf of a batch, or a list that may hold one entry for each sample.
 
-    Attributes:
-        path: Keys, indices and fields that lead to it, joined by dots.
-        value: The leaf itself.
-        shape: The shape of a tensor or array; the length of a list; ``None`` for anything else.
+    The path joins keys, indices and fields by dots. The shape is that of a tensor or array, or the length of a list.
     """
 
     path: str
@@ -213,7 +210,6 @@ def _moved(leaf: Any, device: torch.device) -> Any:
 
 
 def _cut(path: str, leaf: Any, start: int, end: int, samples: int, dims: SampleDims) -> Any:
-    """The samples from ``start`` to ``end`` of a leaf."""
     if path in dims:
         dim = dims[path]
         return leaf if dim is None else _slice(leaf, dim, start, end)
@@ -252,7 +248,6 @@ def _slice(leaf: Any, dim: Any, start: int, end: int) -> Any:
 
 
 def _fits(batch: Any, size: int) -> bool:
-    """Whether no tensor is longer."""
     leaves = _flat(batch)
     if leaves is None:
         leaves = [leaf.value for leaf in leaves_of(batch)]

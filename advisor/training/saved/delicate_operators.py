@@ -80,7 +80,6 @@ class DelicateOperatorWatch(TorchFunctionMode):
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Check functions, except while torch.compile traces, where nothing is saved."""
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         before = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]

@@ -47,12 +47,7 @@ class Encoded:
 
 
 class SavedTensorStage(abc.ABC):
-    """One processing step for saved tensors.
-
-    Class attributes:
-        place: Where in the pipeline it stands; each place holds at most one stage.
-        exact: Whether it restores the same bits.
-    """
+    """One processing step, the only one in its place; ``exact`` if it restores the same bits."""
 
     place: ClassVar[Place]
     exact: ClassVar[bool]
@@ -231,7 +226,6 @@ def _hidden_bytes(loss: torch.Tensor, known: Collection[int]) -> dict[str, int]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it has a single storage of floats and is not empty."""
     if type(tensor) not in (torch.Tensor, FakeTensor) or tensor.layout is not torch.strided:
         return False  # Other subclasses and sparse tensors have no single storage; parameters stay.
     # Integers are small; the storage of a lazily negated view has other values.

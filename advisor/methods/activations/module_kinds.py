@@ -1,11 +1,14 @@
-"""Activation functions with smooth derivatives: which modules and functions compute them."""
+"""Which module classes, and functions, are linear layers and activations with smooth derivatives."""
 
 from __future__ import annotations
 
 from advisor.methods.applying import judged
 from advisor.methods.base import Verdict
 
-__all__ = ["FORMULAS", "FUNCTIONS", "judge_activations"]
+__all__ = ["FORMULAS", "FUNCTIONS", "LINEAR_LAYERS", "judge_activations", "judge_linear"]
+
+LINEAR_LAYERS = ("torch.nn.Linear", "transformers.pytorch_utils.Conv1D")
+"""Kinds of layers whose weight is one matrix, as a probe names them; that of Conv1D is (inputs, outputs)."""
 
 _TANH_GELU = (
     "transformers.activations.AccurateGELUActivation",
@@ -26,6 +29,11 @@ FORMULAS = {
 
 FUNCTIONS = ("gelu", "silu")
 """Functions of ``torch.nn.functional`` that compute one."""
+
+
+def judge_linear(found: bool, model_class: str) -> Verdict:
+    """Refuse a model without any."""
+    return judged(found, f"{model_class} has no linear layer (torch.nn.Linear, or Conv1D of transformers)")
 
 
 def judge_activations(found: bool, model_class: str) -> Verdict:
