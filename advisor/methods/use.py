@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["MethodUse", "ParameterValue", "use"]
+__all__ = ["MethodUse", "ParameterValue", "Parameters", "use"]
 
 ParameterValue = bool | int | float | str
+Parameters = Mapping[str, ParameterValue]
+"""Name -> value, for every parameter that a method declares."""
 
 
 class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """One method with the values of its parameters.
-
-    Attributes:
-        name: The method's name in the catalogue.
-        parameters: Parameter name -> value; every declared parameter is present.
-    """
+    """One method of the catalogue, with a value for every parameter that it declares."""
 
     name: str
     parameters: dict[str, ParameterValue] = {}
@@ -33,4 +31,4 @@ class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def use(name: str, **parameters: ParameterValue) -> MethodUse:
     """Short form of :class:`MethodUse`, as emitted wrappers write it."""
-    return MethodUse(name=name, parameters=dict(parameters))
+    return MethodUse(name=name, parameters=parameters)

@@ -7,6 +7,7 @@ closed, the original value returns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ __all__ = ["disputed", "hold", "is_held"]
 _T = TypeVar("_T")
 
 
+@dataclass(eq=False)
 class _Held:
     """The value of a setting for one training, and that before it, restored when the training closes."""
 
-    def __init__(self, before: Any, value: Any) -> None:
-        self.before = before
-        self.value = value
+    before: Any
+    value: Any
 
 
 _HELD: dict[str, list[_Held]] = {}
@@ -30,14 +31,9 @@ _HELD: dict[str, list[_Held]] = {}
 
 
 def hold(training: Training, name: str, value: _T, *, read: Callable[[], _T], write: Callable[[_T], None]) -> None:
-    """Change a setting until the training closes.
+    """Change a setting, known by its name to all trainings that change it, until the training closes.
 
-    Args:
-        training: The training that changes it.
-        name: Name of the setting; the same for all trainings that change it.
-        value: Its new value.
-        read: Returns the current value.
-        write: Sets the value.
+    ``read`` returns its current value, ``write`` sets it.
     """
     own, everyone = _Held(read(), value), _HELD.setdefault(name, [])
     write(value)

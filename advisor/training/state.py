@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,47 +16,30 @@ from advisor.training.world import World
 __all__ = ["TrainingState"]
 
 
+@dataclass(frozen=True)
 class TrainingState:
-    """Saves and loads the state of a training.
+    """Saves and loads the state of a training, with the parts that methods add by name."""
 
-    Args:
-        model: The model, as methods left it.
-        optimizer: Its optimizer.
-        distribution: How both are spread over the data axis.
-        cuts: The axes that divide the model.
-        scaler: The loss scaler, or ``None``.
-        parts: Name -> state added by a method.
-    """
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        distribution: Distribution,
-        cuts: Sequence[Cut],
-        scaler: torch.amp.GradScaler | None,
-        parts: dict[str, StatePart],
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._distribution = distribution
-        self._cuts = cuts
-        self._scaler = scaler
-        self._parts = parts
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    distribution: Distribution
+    cuts: Sequence[Cut]
+    scaler: torch.amp.GradScaler | None
+    parts: dict[str, StatePart]
 
     def save(self, world: World) -> dict[str, Any]:
         """The complete state on rank 0, empty dictionaries on the others; every process must call it."""
-        model = self._distribution.model_state(self._model)
-        optimizer = self._distribution.optimizer_state(self._optimizer)
+        model = self.distribution.model_state(self.model)
+        optimizer = self.distribution.optimizer_state(self.optimizer)
         if world.data.rank == 0:
-            for cut in reversed(self._cuts):
+            for cut in reversed(self.cuts):
                 model = cut.whole_model_state(model)
-                optimizer = cut.whole_optimizer_state(optimizer, self._optimizer)
+                optimizer = cut.whole_optimizer_state(optimizer, self.optimizer)
         state = {"model": model, "optimizer": optimizer}
-        if self._scaler is not None:
-            state["scaler"] = self._scaler.state_dict()
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state_dict()
         if world.rank == 0:
-            for name, part in reversed(self._parts.items()):
+            for name, part in reversed(self.parts.items()):
                 state["model"] = part.to_plain(state["model"])
                 state[name] = part.state_dict()
         return state
@@ -63,25 +47,24 @@ class TrainingState:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`save` gave rank 0."""
         model_state: Mapping[str, Any] = state["model"]
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             model_state = part.from_plain(model_state, state.get(name))
         optimizer_state: Mapping[str, Any] = state["optimizer"]
-        for cut in self._cuts:
+        for cut in self.cuts:
             model_state = cut.own_model_state(model_state)
-            optimizer_state = cut.own_optimizer_state(optimizer_state, self._optimizer)
-        self._distribution.load_model_state(self._model, model_state)
-        self._distribution.load_optimizer_state(self._optimizer, optimizer_state)
-        _lay_out(self._optimizer)
-        if self._scaler is not None and "scaler" in state:
-            self._scaler.load_state_dict(state["scaler"])
+            optimizer_state = cut.own_optimizer_state(optimizer_state, self.optimizer)
+        self.distribution.load_model_state(self.model, model_state)
+        self.distribution.load_optimizer_state(self.optimizer, optimizer_state)
+        _lay_out(self.optimizer)
+        if self.scaler is not None and "scaler" in state:
+            self.scaler.load_state_dict(state["scaler"])
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Give loaded state the memory layout of its parameters.
+    """Give loaded state the memory layout of its parameters; optimizers outside torch.optim choose their own.
 
-    A state may come from a training with another layout of weights, and torch keeps that layout. On a CPU, fused
-    optimizers then silently update each element with the state of another; on a GPU they fail. Optimizers outside
-    torch.optim choose their own layout.
+    torch keeps the layout of the training that the state comes from. With another one, fused optimizers silently update
+    each element with the state of another on a CPU, and fail on a GPU.
     """
     if not type(optimizer).__module__.startswith("torch.optim"):
         return

@@ -15,9 +15,9 @@ from advisor.methods.recompute.optimal_plan import (
     held_at_most,
     least_plan,
     optimal_plan,
-    seconds_again,
 )
-from advisor.methods.recompute.plan import Plan, blocks_in, runs
+from advisor.methods.recompute.plan import Plan, blocks_in
+from tests.methods.plans import runs
 
 
 @functools.cache
@@ -42,6 +42,11 @@ def random_chain(seed: int, count: int) -> list[Unit]:
 
 def alike(count: int, kept: int = 100, output: int = 10) -> list[Unit]:
     return [Unit(seconds=1.0, kept=kept, output=output)] * count
+
+
+def seconds_again(plan: Plan, units: list[Unit]) -> float:
+    """Seconds of the forward passes that a plan adds to those that every step makes."""
+    return sum(unit.seconds * (count - 1) for unit, count in zip(units, runs(plan), strict=True))
 
 
 class TestAgainstAllPlans:

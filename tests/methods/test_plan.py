@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from advisor.methods.recompute.plan import Plan, as_plan, blocks_in, halves, root_segments, runs, segments
+from advisor.methods.recompute.plan import Plan, as_plan, blocks_in, halves, root_segments, segments
+from tests.methods.plans import runs
 
 
 def test_segments_of_a_size_and_what_is_left() -> None:

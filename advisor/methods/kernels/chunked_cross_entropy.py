@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import judged
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class ChunkedCrossEntropy(Method):
     parameters = (Parameter("chunks", (8, 16, 32), "number of chunks: more save more memory and cost more launches"),)
     citation = "Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models (the chunked baseline)"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a loss that was seen to be the cross entropy of one linear layer."""
         if facts is None:
             return Verdict.yes("only where the loss is the cross entropy of one linear layer")
-        return Verdict.yes() if facts.linear_head else Verdict.no(facts.linear_head_reason)
+        return judged(facts.linear_head, facts.linear_head_reason)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Replace the training's loss by the chunked one."""

@@ -1,8 +1,8 @@
 """What each block of a chain costs, measured in a training step that recomputes every block.
 
-Such a step needs little memory, so that it fits wherever any plan does. A block's bytes are seen in its forward pass
-(what autograd would save passes by, and is not kept), its seconds when it runs again: the first run pays for what is
-set up once. Under fake tensors nothing takes time; a block's work is then its arithmetic and the bytes it makes.
+Such a step needs little memory, so it fits wherever any plan does. A block's bytes are counted in its forward pass,
+from what autograd would save; its seconds are those of its recomputation, since the first run also pays for setup.
+Fake tensors take no time: there, a block's work is its arithmetic and the bytes it makes.
 """
 
 from __future__ import annotations
@@ -19,50 +19,42 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from advisor.errors import MethodRefusedError
 from advisor.methods.recompute.optimal_plan import Unit, evened
 from advisor.training.block_call import BlockCall
 from advisor.training.chain import Segment
 from advisor.training.random_state import RandomSource
 from advisor.training.recompute import region_contexts
 
-__all__ = ["BlockCosts", "can_see_saved_tensors"]
+__all__ = ["BlockCosts", "require_visible_hooks"]
 
 _FLOPS_PER_BYTE = 100
-"""What devices compute in the time in which they move a byte, roughly: the work of a block under fake tensors."""
+"""Roughly what devices compute in the time they take to move a byte."""
 
 
-def can_see_saved_tensors() -> bool:
-    """Whether this torch tells which hooks are in use, so that others can be put around them."""
-    return hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+def require_visible_hooks() -> None:
+    """Raise :class:`MethodRefusedError` if this torch does not tell which saved-tensor hooks are in use."""
+    if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
+        raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
 
 
 class BlockCosts:
-    """Segments of one block each that measure it and are recomputed.
-
-    Args:
-        blocks: The blocks of a chain.
-        generators: Whatever the blocks may draw random numbers from.
-    """
+    """Segments of one recomputed block of a chain each, which measure it."""
 
     def __init__(self, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._kinds = [(type(block), tuple(tuple(one.shape) for one in block.parameters())) for block in blocks]
         self._measured = [_Measured([block], generators) for block in blocks]
 
     def segments(self) -> tuple[Segment, ...]:
-        """What the chain must run to measure."""
+        """The segments, for the chain to run."""
         return tuple(Segment(number, number + 1, each) for number, each in enumerate(self._measured))
 
     def units(self) -> list[Unit]:
-        """What was seen: of several forward passes the most bytes and the fewest seconds, as :func:`evened` has them.
-
-        Every block must have run.
-        """
+        """The most bytes and fewest seconds of each block, made even by :func:`evened`. Every block must have run."""
         return evened([Unit(each.seconds, each.kept, each.output) for each in self._measured], self._kinds)
 
 
 class _Measured:
-    """One block: run as a region of its own, and measured."""
-
     def __init__(self, modules: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._contexts = region_contexts(modules, generators)
         self._warm = False
@@ -71,7 +63,6 @@ class _Measured:
         self.output = 0
 
     def __call__(self, blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
-        """Run the block, the only one of its segment."""
         (block,) = blocks
         ran_before = False
 
@@ -87,9 +78,10 @@ class _Measured:
         return output
 
     def _weighed(self, block: nn.Module, hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
-        """Run the block and see the storages that autograd would save, without keeping one."""
-        inputs = _identities([hidden, *call.tensors()])
+        """Run the block and count the storages that autograd would save, without keeping one."""
+        own = _identities([hidden, *call.tensors()])
         seen: dict[int, tuple[StorageWeakRef, int]] = {}
+        made: dict[int, tuple[StorageWeakRef, int]] = {}
         pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(False)
 
         def weigh(tensor: torch.Tensor) -> Any:
@@ -98,8 +90,7 @@ class _Measured:
 
         with torch.autograd.graph.saved_tensors_hooks(weigh, unpack):
             output = call.run(block, hidden)
-        own = inputs | _identities([*block.parameters(), *block.buffers()])
-        made: dict[int, tuple[StorageWeakRef, int]] = {}
+        own |= _identities([*block.parameters(), *block.buffers()])
         _see(made, output)
         self.kept = max(self.kept, sum(size for key, (_, size) in (seen | made).items() if key not in own))
         self.output = max(self.output, sum(size for key, (_, size) in made.items() if key not in own))
@@ -117,14 +108,13 @@ class _Measured:
         start = time.perf_counter()
         try:
             yield
-        finally:  # A recomputation is left by an exception as soon as all is there that the backward pass needs.
+        finally:  # A recomputation ends by an exception as soon as it has all that the backward pass needs.
             _wait(hidden.device)
             seconds = time.perf_counter() - start
-            if again != self._warm:
-                self.seconds = seconds if again else self.seconds
-                self._warm = self._warm or again
-            else:
+            if again == self._warm:
                 self.seconds = min(self.seconds or seconds, seconds)
+            elif again:
+                self.seconds, self._warm = seconds, True
 
 
 def _see(seen: dict[int, tuple[StorageWeakRef, int]], tensor: torch.Tensor) -> None:

@@ -3,87 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from advisor.errors import MethodRefusedError
-from advisor.methods.recompute.block_rules import judge_chain_length
+from advisor.methods.recompute.block_rules import require_blocks
 from advisor.methods.recompute.plan import Plan, blocks_in, shifted
 from advisor.training.block_call import BlockCall
 from advisor.training.chain import Chain, Segment
 from advisor.training.random_state import RandomSource, default_generators
 from advisor.training.recompute import region_contexts, stop_key_value_cache
-from advisor.training.structure import find_blocks, stages_of
+from advisor.training.structure import stages_of
+from advisor.training.training import Training
 
-if TYPE_CHECKING:
-    from advisor.training.training import Training
-
-__all__ = ["by_stages", "chain_of", "run_by_plan", "segments_of"]
+__all__ = ["chain_of", "run_by_plan", "segments_of"]
 
 
-def run_by_plan(training: Training, plan: Callable[[int], Plan], *, least: int) -> None:
-    """Have the blocks of a training run by a plan, those of each stage of the model by one of their own.
-
-    Args:
-        training: Whose model to change in place.
-        plan: Number of blocks -> their plan.
-        least: Fewest blocks that the method makes sense for.
+def run_by_plan(training: Training, plan: Callable[[int], Plan], least: int) -> None:
+    """Change a training's model in place so that the blocks of each of its stages run by a plan for their number.
 
     Raises:
-        MethodRefusedError: The model has fewer blocks.
+        MethodRefusedError: The model has fewer than ``least`` blocks.
     """
     chain, blocks = chain_of(training, least)
-    whole = by_stages(training.model, blocks, lambda stage: plan(len(stage)))
+    stages = stages_of(training.model, blocks)
+    whole = tuple(item for stage in stages for item in shifted(plan(len(stage)), stage.start))
     chain.segments = segments_of(whole, blocks, default_generators(training.model))
 
 
-def by_stages(model: nn.Module, blocks: Sequence[nn.Module], plan: Callable[[range], Plan]) -> Plan:
-    """A plan for all blocks that runs none of two stages as one.
-
-    Args:
-        model: The model.
-        blocks: Its blocks.
-        plan: Numbers of the blocks of a stage -> their plan, numbered from 0.
-    """
-    stages = stages_of(model, blocks)
-    return tuple(item for stage in stages for item in shifted(plan(stage), stage.start))
-
-
 def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:
-    """The blocks of a training, and the chain that they were made.
+    """The chain that a training's blocks now form, and the blocks.
 
     Raises:
         MethodRefusedError: There are fewer than ``least``.
     """
-    blocks = find_blocks(training.model, training.blocks)
-    verdict = judge_chain_length(len(blocks), least, type(training.model).__name__)
-    if not verdict.applicable:
-        raise MethodRefusedError(verdict.reason)
+    blocks = require_blocks(training, least)
     stop_key_value_cache(training)
     return Chain(training, blocks), blocks
 
 
 def segments_of(plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> tuple[Segment, ...]:
-    """What a chain needs to run by a plan. Blocks that keep everything are left as they are.
+    """The segments of a chain that runs by a plan for all blocks. Those that keep everything are in none.
 
-    Args:
-        plan: For all of the blocks.
-        blocks: The blocks of the model themselves, whose buffers are guarded.
-        generators: Whatever the blocks may draw random numbers from.
+    The blocks are those of the model themselves, whose buffers are guarded; ``generators`` all that they may draw from.
     """
-    found = []
-    for item in plan:
-        if not isinstance(item, int):
-            numbers = blocks_in(item)
-            found.append(Segment(numbers[0], numbers[-1] + 1, _Region(item, blocks, generators)))
-    return tuple(found)
+    return tuple(
+        Segment(blocks_in(item)[0], blocks_in(item)[-1] + 1, _Region(item, blocks, generators))
+        for item in plan
+        if not isinstance(item, int)
+    )
 
 
 class _Region:
-    """A run of blocks of which only the input is kept; runs a segment of a chain."""
+    """Runs consecutive blocks of which only the input is kept: a segment of a chain."""
 
     def __init__(self, plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         numbers = blocks_in(plan)
@@ -92,7 +65,6 @@ class _Region:
         self._contexts = region_contexts([blocks[number] for number in numbers], generators)
 
     def __call__(self, blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
-        """Run the blocks of the segment, whose first is the first of this region."""
         return self._run(blocks, self._first, hidden, call)
 
     def _run(self, blocks: Sequence[nn.Module], offset: int, hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
@@ -104,9 +76,8 @@ class _Region:
                     hidden = item._run(blocks, offset, hidden, call)
             return hidden
 
-        # The hidden state is an argument and in no closure: torch then keeps it only as long as it is needed, and
-        # inside of another region not at all.
-        # Random states are kept by the contexts: torch would keep a copy for every region, of which there are many.
+        # The hidden state is an argument, not in a closure: torch then keeps it only as long as needed, and inside
+        # another region not at all. The contexts keep the random states: torch would keep a copy per region.
         output: torch.Tensor = checkpoint(
             through, hidden, use_reentrant=False, preserve_rng_state=False, context_fn=self._contexts
         )

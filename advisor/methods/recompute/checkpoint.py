@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks
-from advisor.methods.use import ParameterValue
+from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks, require_blocks
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -42,20 +40,17 @@ class Checkpoint(Method):
     )
     citation = "Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs at least ``every`` repeated blocks."""
-        every = int(parameters["every"])
-        return Verdict.yes() if facts is None else judge_blocks(facts.block_count, every, facts.model_class)
+        if facts is None:
+            return Verdict.yes()
+        return judge_blocks(facts.block_count, int(parameters["every"]), facts.model_class)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Wrap every ``every``-th block, as torchtitan counts: the last of each group."""
         from advisor.training.recompute import recompute_modules, stop_key_value_cache
-        from advisor.training.structure import find_blocks
 
         every = int(parameters["every"])
-        blocks = find_blocks(training.model, training.blocks)
-        verdict = judge_blocks(len(blocks), every, type(training.model).__name__)
-        if not verdict.applicable:
-            raise MethodRefusedError(verdict.reason)
+        blocks = require_blocks(training, every)
         stop_key_value_cache(training)
         recompute_modules(training.model, blocks[every - 1 :: every])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP
-from advisor.methods.use import ParameterValue
+from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, require_blocks
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -21,22 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["MomentumResidual"]
 
 _MOST_LOST = 1e-3
-"""Relative error of what the first block of a run was given at which gradients are taken as wrong."""
+"""Relative error of the first block's recomputed input above which gradients are taken as wrong."""
 _STEPS_BETWEEN_CHECKS = 100
 _NO_SUCH_BLOCK = "none of the repeated blocks returns the shape that it is given, so none can be a residual block"
-
-
 _MUST_BE_EXACT = "what the blocks returned must be kept exactly, for their inputs are computed backward from it"
 
 
 class MomentumResidual(Method):
     """Runs blocks as ``v = momentum * v + (1 - momentum) * (block(x) - x); x = x + v``, which can be inverted.
 
-    These are the invertible residual blocks of the literature: any block will do, none has to be built for it. Blocks
-    that change the shape run as they always did, and a run of blocks ends where a stage of the model does. Rounding
-    errors grow on the way back, so the true numbers are kept again after every 16 blocks, and the first step and every
-    hundredth are refused if too much was lost all the same. What is trained only computes the same with the momentum:
-    evaluate it by the training, or train on with this method; a plain model with these weights is another one.
+    Any block will do; none has to be built for it. Blocks that change the shape run as before, and a run of blocks ends
+    where a stage of the model does. Rounding errors grow on the way back, so the exact values are kept again after
+    every 16 blocks; the first step and every hundredth check what was lost, and refuse too much. The trained weights
+    are right only with the momentum: evaluate with the training, or train on with this method.
     """
 
     name = "momentum_residual"
@@ -64,7 +61,7 @@ class MomentumResidual(Method):
         "Sander et al. 2021, Momentum Residual Neural Networks; Gomez et al. 2017, The Reversible Residual Network"
     )
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a chain of blocks of which some keep the shape."""
         if facts is None:
             return Verdict.yes()
@@ -77,23 +74,19 @@ class MomentumResidual(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Run the blocks of each stage as one segment."""
         from advisor.methods.recompute._reversible import MomentumRunner
-        from advisor.methods.recompute.block_rules import judge_blocks
         from advisor.training.chain import Chain, Segment
         from advisor.training.recompute import stop_key_value_cache
-        from advisor.training.structure import find_blocks, stages_of
+        from advisor.training.structure import stages_of
 
-        blocks = find_blocks(training.model, training.blocks)
-        verdict = judge_blocks(len(blocks), 1, type(training.model).__name__)
-        if not verdict.applicable:
-            raise MethodRefusedError(verdict.reason)
+        blocks = require_blocks(training)
         stop_key_value_cache(training)
         momentum = float(parameters["momentum"])
-        runners = {stage: MomentumRunner(training.model, momentum) for stage in stages_of(training.model, blocks)}
+        stages = stages_of(training.model, blocks)
+        runners = [MomentumRunner(training.model, momentum) for _ in stages]
         chain = Chain(training, blocks)
         chain.segments = tuple(
-            Segment(stage.start, stage.stop, runner, always=True) for stage, runner in runners.items()
+            Segment(s.start, s.stop, run, always=True) for s, run in zip(stages, runners, strict=True)
         )
-
         training.notes.append(
             "momentum_residual: the trained weights are right only with the momentum; evaluate with training.evaluate, "
             "for a plain model into which the state is loaded computes something else"
@@ -101,15 +94,15 @@ class MomentumResidual(Method):
         steps = itertools.count()
 
         def check_now_and_then() -> None:
-            # Reading it waits for the device. What blocks learn may make them steeper, and their inversion worse.
+            # Reading it waits for the device. Blocks may become steeper as they learn, and their inversion worse.
             if next(steps) % _STEPS_BETWEEN_CHECKS == 0:
-                _check(list(runners.values()))
+                _check(runners)
 
         training.after_step.append(check_now_and_then)
 
 
 def _check(runners: Sequence[MomentumRunner]) -> None:
-    """Whether there was a block to invert, and whether what was inverted was right."""
+    """Refuse if no block was inverted, or too inexactly."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     if not any(runner.reversible for runner in runners):

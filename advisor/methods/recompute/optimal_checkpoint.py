@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from advisor.errors import MethodRefusedError
-from advisor.goal import Fidelity
-from advisor.hardware.hardware import Hardware
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.block_rules import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.base import Parameter
+from advisor.methods.recompute.block_rules import ChainCheckpoint
 from advisor.methods.use import ParameterValue
-from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,39 +23,30 @@ __all__ = ["OptimalCheckpoint"]
 
 
 class _Settled(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy keeps of a training's first step.
-
-    Attributes:
-        plan: Which blocks are run again, from where.
-        least: If no plan met the budget, what this plan keeps, as a share of everything.
-    """
+    """What a policy keeps of a training's first step: the plan, and what it keeps if no plan met the budget."""
 
     plan: object
     least: float | None = None
 
 
-class OptimalCheckpoint(Method):
+class OptimalCheckpoint(ChainCheckpoint):
     """Measures every block in the first step, then runs the fastest plan whose kept bytes are within the budget.
 
-    The budget is a share of what keeping everything takes, so that a plan stays right at another batch size: the bytes
-    and seconds of all blocks grow alike. It holds for each stage of the model (consecutive blocks that one module
-    holds). Where no plan is within it, the one that keeps the least is used, and a note says how much that is.
+    The budget is a share of what keeping everything takes, so a plan stays right at another batch size: the bytes and
+    seconds of all blocks grow alike. It holds for each stage of the model (consecutive blocks that one module holds).
+    Where no plan is within it, the one that keeps the least is used, and a note says how much that is.
 
-    Seconds that are measured again may make another plan, and with it another peak. So the plan is what this method
-    settles on: it is part of the policy that was measured, and training by that policy runs by it from the first step.
+    Other measured seconds may lead to another plan, and so to another peak. The plan is therefore part of the policy
+    that was measured, and training by that policy uses it from the first step.
     """
 
     name = "optimal_checkpoint"
     summary = "Measures each block's time and bytes, then recomputes what costs the least time within a byte budget."
-    fidelity = Fidelity.EXACT
-    saves = frozenset({Saves.ACTIVATIONS})
     time_ratio = 1.15
     costs = "as little recomputation as the budget allows: under one more forward pass down to about a quarter"
     pays = "when checkpointing everything saves more than is needed, or blocks differ in time and bytes"
     does_not_pay = "when a fixed pattern already meets the budget: with equal blocks it finds hardly anything better"
-    stage = Stage.CHECKPOINT
-    decides = WHAT_BLOCKS_KEEP
-    conflicts = (NOT_WITH_FSDP,)
+    fewest_blocks = 2
     parameters = (
         Parameter(
             "budget",
@@ -72,29 +60,23 @@ class OptimalCheckpoint(Method):
         "Griewank and Walther 2000"
     )
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
-        """Needs a chain of at least two blocks."""
-        return Verdict.yes() if facts is None else judge_chain(facts, 2)
-
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Run by the plan that was settled on, if there is one.
+        """Run by the plan of the policy, if there is one.
 
-        Otherwise recompute and measure every block in the first step; then plan, with rank 0's measurements on every
-        rank.
+        Otherwise recompute and measure every block in the first step, and then plan by rank 0's measurements.
         """
         from torch._subclasses.fake_tensor import FakeTensor
 
-        from advisor.methods.recompute._block_costs import BlockCosts, can_see_saved_tensors
+        from advisor.methods.recompute._block_costs import BlockCosts, require_visible_hooks
         from advisor.methods.recompute._plan import chain_of, segments_of
         from advisor.methods.recompute.optimal_plan import Unit
         from advisor.methods.recompute.plan import as_plan
         from advisor.training.random_state import default_generators
         from advisor.training.structure import stages_of
 
-        if not can_see_saved_tensors():
-            raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
+        require_visible_hooks()
         share = float(parameters["budget"])
-        chain, blocks = chain_of(training, least=2)
+        chain, blocks = chain_of(training, self.fewest_blocks)
         generators = default_generators(training.model)
         label = f"{self.name}(budget={share:g})"
         if (text := training.settled.get(self.name)) is not None:
@@ -129,31 +111,24 @@ class OptimalCheckpoint(Method):
 def _fastest(
     training: Training, blocks: Sequence[nn.Module], units: Sequence[Unit], share: float
 ) -> tuple[Plan, float | None]:
-    """The fastest plan within a share of all bytes; and, where none is, what the one that keeps the least keeps."""
-    from advisor.methods.recompute._plan import by_stages
+    """The fastest plan within a share of all bytes; where there is none, the least plan and the share that it keeps."""
     from advisor.methods.recompute.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
+    from advisor.methods.recompute.plan import shifted
+    from advisor.training.structure import stages_of
 
+    plan: Plan = ()
     held, too_little = 0, False
-
-    def plan_stage(stage: range) -> Plan:
-        nonlocal held, too_little
+    for stage in stages_of(training.model, blocks):
         own = units[stage.start : stage.stop]
-        plan = optimal_plan(own, int(share * bytes_of_everything(own)))
-        if plan is None:
-            plan, too_little = least_plan(own), True
-        held += held_at_most(plan, own)
-        return plan
-
-    plan = by_stages(training.model, blocks, plan_stage)
+        fastest = optimal_plan(own, int(share * bytes_of_everything(own)))
+        too_little |= fastest is None
+        chosen = least_plan(own) if fastest is None else fastest
+        held += held_at_most(chosen, own)
+        plan += shifted(chosen, stage.start)
     return plan, held / bytes_of_everything(units) if too_little else None
 
 
 def _read(text: str) -> _Settled:
-    """What a policy says that was settled.
-
-    Raises:
-        MethodRefusedError: It cannot be read.
-    """
     try:
         return msgspec.json.decode(text, type=_Settled)
     except msgspec.DecodeError:

@@ -1,10 +1,9 @@
 """The plan that runs a chain of blocks in the least time, of all whose kept bytes stay within a budget.
 
-The blocks may differ. This is the problem that Beaumont et al. 2019 solve for heterogeneous chains (their Rotor), with
-their dynamic program: of a run of blocks, either the first keeps everything, or some first ones keep only the input
-that they have anyway, and run again when the rest is done. A block's backward pass runs once in every plan, so only
-the seconds of forward passes matter. Gradients, and what lives only inside one operation, come on top of the budget
-and are about the same for every plan.
+The blocks may differ. This is the dynamic program of Beaumont et al. 2019 for heterogeneous chains (their Rotor): of a
+run of blocks, either the first keeps everything, or some first ones keep only their input, which is there anyway, and
+run again when the rest is done. A block's backward pass runs once in every plan, so only the seconds of forward passes
+matter. Gradients and workspaces come on top of the budget, and are about the same for every plan.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from collections.abc import Hashable, Sequence
 import msgspec
 import numpy as np
 
-from advisor.methods.recompute.plan import Plan, runs
+from advisor.methods.recompute.plan import Plan
 
-__all__ = ["Unit", "bytes_of_everything", "evened", "held_at_most", "least_plan", "optimal_plan", "seconds_again"]
+__all__ = ["Unit", "bytes_of_everything", "evened", "held_at_most", "least_plan", "optimal_plan"]
 
 _SLOTS = 300
-"""Parts into which a budget is divided. A finer division takes more time and finds hardly better plans."""
+"""Parts of a budget. A finer division takes more time and hardly finds better plans."""
 
 _FINEST = 0.25
-"""Of the quickest block's seconds: less than that is chance."""
+"""Share of the quickest block's seconds; smaller differences are chance."""
 
 _SPARE = 1.25
-"""Plans are also made for this many budgets: what slots round up may still fit. What is used was checked in bytes."""
+"""Plans are made for up to this many budgets: what slots round up may still fit. The plan is checked in bytes."""
 
 _MOST_UNITS = 100
-"""Longer chains are planned in groups of equal length: the time to plan grows with the cube of the number."""
+"""Longer chains are planned in groups of equal length: the time to plan grows with the cube of their number."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -37,7 +36,7 @@ class Unit(msgspec.Struct, frozen=True):
 
     Attributes:
         seconds: Of its forward pass, in any unit of time or work.
-        kept: Bytes that it keeps for its backward pass when it keeps everything, and its output, but not its input.
+        kept: Bytes that it keeps at most for its backward pass, with its output and without its input.
         output: Bytes of its output.
     """
 
@@ -47,15 +46,10 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 def evened(units: Sequence[Unit], kinds: Sequence[Hashable]) -> list[Unit]:
-    """Blocks without the chance in their seconds.
+    """Remove chance from measured seconds, on which the plan, and so the memory, must not depend.
 
-    A plan that hung on it would be another one whenever a model is trained, and with it the memory: what was measured
-    is what must ship. So blocks of a kind have the fewest seconds of them all, and seconds are those of the quickest
-    block times a whole number of quarters.
-
-    Args:
-        units: As they were measured.
-        kinds: For each what tells it from others; those of a kind that keep as many bytes do the same.
+    Blocks of a kind that keep equally many bytes get the fewest seconds of them all, and seconds become multiples of a
+    quarter of the quickest block's.
     """
     fewest: dict[Hashable, float] = {}
     alike = [(kind, unit.kept, unit.output) for unit, kind in zip(units, kinds, strict=True)]
@@ -76,28 +70,15 @@ def bytes_of_everything(units: Sequence[Unit]) -> int:
 
 
 def held_at_most(plan: Plan, units: Sequence[Unit]) -> int:
-    """The most bytes that a plan keeps at any time of a step; the input of the first block is not among them."""
+    """The most bytes that a plan keeps at any time of a step, without the input of the first block."""
     return _held(plan, units)[0]
 
 
-def seconds_again(plan: Plan, units: Sequence[Unit]) -> float:
-    """Seconds of the forward passes that a plan adds to those that every step makes."""
-    return sum(unit.seconds * (count - 1) for unit, count in zip(units, runs(plan), strict=True))
-
-
 def optimal_plan(units: Sequence[Unit], budget: int) -> Plan | None:
-    """The fastest plan within a budget; ``None`` if there is none.
-
-    Chains of more than 100 blocks are planned in groups: a second at most, at any length.
-
-    Args:
-        units: The blocks in order, at least one.
-        budget: Bytes that may be kept, as :func:`held_at_most` counts them.
-    """
+    """The fastest plan whose :func:`held_at_most` is within a budget of bytes; ``None`` if there is none."""
     if bytes_of_everything(units) <= budget:
         return tuple(range(len(units)))
-    size = _group_size(len(units))
-    grouped = _grouped(units, size)
+    size, grouped = _grouped(units)
     table = _Table(grouped, budget / _SLOTS, int(_SLOTS * _SPARE))
     for slots in range(table.slots, -1, -1):  # More slots never make a plan slower: the first that fits is the best.
         plan = table.plan(slots)
@@ -110,16 +91,14 @@ def optimal_plan(units: Sequence[Unit], budget: int) -> Plan | None:
 
 
 def least_plan(units: Sequence[Unit]) -> Plan:
-    """A plan that keeps the fewest bytes that any plan does (for long chains: any plan of groups)."""
-    size = _group_size(len(units))
-    grouped = _grouped(units, size)
+    """A plan that keeps the fewest bytes of all (for long chains: of all plans of groups)."""
+    size, grouped = _grouped(units)
     count = len(grouped)
     least = np.zeros((count + 1, count), dtype=np.float64)  # Of blocks start..stop; zero for an empty run.
     choice = np.full((count, count), -1)
     for start in range(count - 1, -1, -1):
         for stop in range(start, count):
-            keep = grouped[start].kept + (least[start + 1, stop] if start < stop else 0.0)
-            best, chosen = keep, start - 1
+            best, chosen = grouped[start].kept + (least[start + 1, stop] if start < stop else 0.0), start - 1
             for last in range(start, stop):
                 held = max(grouped[last].output + least[last + 1, stop], least[start, last])
                 if held < best:
@@ -131,10 +110,7 @@ def least_plan(units: Sequence[Unit]) -> Plan:
 class _Table:
     """The dynamic program: for all runs of units and all numbers of slots, the seconds and the first decision.
 
-    Args:
-        units: The units.
-        slot: Bytes in a slot.
-        slots: The most slots.
+    ``slot`` is the number of bytes in a slot, ``slots`` the largest number of these.
     """
 
     def __init__(self, units: Sequence[Unit], slot: float, slots: int) -> None:
@@ -168,7 +144,6 @@ class _Table:
                     after[stop, start - 1] = _with_less_room(best, self._output[start - 1])
 
     def plan(self, slots: int) -> Plan | None:
-        """The fastest plan for all units within so many slots."""
         count = len(self._kept)
         if not math.isfinite(self._seconds[0, count - 1, slots]):
             return None
@@ -201,23 +176,20 @@ def _read(choice: np.ndarray, start: int, stop: int) -> Plan:
 
 def _held(plan: Plan, units: Sequence[Unit]) -> tuple[int, int]:
     """The most bytes held by a plan, and the number of its last unit."""
-    costs, most, last = [], 0, 0
+    held = most = last = 0
     for item in plan:
         if isinstance(item, int):
             last = item
-            costs.append((units[item].kept, 0))
+            held += units[item].kept
         else:
             inside, last = _held(item, units)
-            costs.append((units[last].output, inside))
-    held = 0
-    for bytes_held, inside in costs:
-        most = max(most, held + inside)  # When it runs again, what came after it is gone.
-        held += bytes_held
+            most = max(most, held + inside)  # When it runs again, what came after it is gone.
+            held += units[last].output
     return max(most, held), last
 
 
 def _with_less_room(seconds: np.ndarray, slots: int) -> np.ndarray:
-    """Seconds by room, when so many slots of the room are taken."""
+    """Seconds by number of slots, when so many of these are taken."""
     shifted = np.full_like(seconds, np.inf)
     if slots < len(seconds):
         shifted[slots:] = seconds[: len(seconds) - slots]
@@ -229,15 +201,12 @@ def _rounded(count: int, slot: float) -> int:
     return round(min(count / slot, 10.0 * _SLOTS))
 
 
-def _group_size(count: int) -> int:
-    return -(-count // _MOST_UNITS)
-
-
-def _grouped(units: Sequence[Unit], size: int) -> list[Unit]:
+def _grouped(units: Sequence[Unit]) -> tuple[int, list[Unit]]:
+    """The units in as many groups as can be planned, and the size of these."""
+    size = -(-len(units) // _MOST_UNITS)
     groups = [units[start : start + size] for start in range(0, len(units), size)]
-    return [
-        Unit(sum(unit.seconds for unit in group), sum(unit.kept for unit in group), group[-1].output)
-        for group in groups
+    return size, [
+        Unit(sum(unit.seconds for unit in group), bytes_of_everything(group), group[-1].output) for group in groups
     ]
 
 

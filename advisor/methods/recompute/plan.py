@@ -1,8 +1,8 @@
 """Which blocks of a chain are kept for the backward pass, and which are run again from where: a tree.
 
-A plan is a tuple of what happens to the blocks in their order: a number is a block that keeps everything for its
-backward pass; a plan inside is a run of blocks of which only the input is kept. When the backward pass reaches it, it
-runs again, and what it then keeps is again as the plan inside says. Blocks are numbered from 0.
+A plan is a tuple with an item for every block, or run of blocks, in order. A number is a block that keeps everything
+for its backward pass. A plan inside is a run of blocks of which only the input is kept: when the backward pass reaches
+it, it runs again, and then keeps what that plan says. Blocks are numbered from 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Union
 
-__all__ = ["Plan", "as_plan", "blocks_in", "halves", "root_segments", "runs", "segments", "shifted"]
+__all__ = ["Plan", "as_plan", "blocks_in", "halves", "root_segments", "segments", "shifted"]
 
 Plan = tuple[Union[int, "Plan"], ...]
 
@@ -23,7 +23,7 @@ def segments(count: int, size: int) -> Plan:
 
 
 def root_segments(count: int) -> Plan:
-    """About as many segments as blocks in each: the root of their number. Their sizes differ by one at most."""
+    """About as many segments as blocks in each; their sizes differ by one at most."""
     number = math.isqrt(count - 1) + 1 if count else 0
     bounds = [index * count // number for index in range(number + 1)]
     return tuple(tuple(range(start, stop)) for start, stop in itertools.pairwise(bounds))
@@ -43,11 +43,9 @@ def shifted(plan: Plan, by: int) -> Plan:
 
 
 def as_plan(value: object, stages: Sequence[range]) -> Plan | None:
-    """What JSON made of a plan, as a plan; ``None`` if it is none for these blocks.
+    """A plan from the numbers and lists of JSON; ``None`` if it is no plan for the blocks of these stages.
 
-    Args:
-        value: Numbers, and lists of the like.
-        stages: The blocks of each stage of the model. No run of blocks may reach into the next.
+    No segment may reach from one stage into the next.
     """
 
     def read(item: object) -> int | Plan:
@@ -70,19 +68,3 @@ def as_plan(value: object, stages: Sequence[range]) -> Plan | None:
 def blocks_in(item: int | Plan) -> list[int]:
     """The blocks of a plan, or of one item of it, in their order."""
     return [item] if isinstance(item, int) else [block for inner in item for block in blocks_in(inner)]
-
-
-def runs(plan: Plan) -> list[int]:
-    """How often each block's forward pass runs in a step: once, and once more for every plan around it."""
-    counts: dict[int, int] = {}
-
-    def visit(item: int | Plan, depth: int) -> None:
-        if isinstance(item, int):
-            counts[item] = depth
-        else:
-            for inner in item:
-                visit(inner, depth + 1)
-
-    for item in plan:
-        visit(item, 1)
-    return [counts[block] for block in sorted(counts)]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.recompute.block_rules import NOT_WITH_FSDP, WHAT_BLOCKS_KEEP, judge_chain
+from advisor.methods.base import Parameter, Verdict
+from advisor.methods.recompute.block_rules import ChainCheckpoint, judge_chain
 from advisor.methods.recompute.plan import Plan, blocks_in, segments
-from advisor.methods.use import ParameterValue
+from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -19,27 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["ResidualCheckpoint"]
 
 
-class ResidualCheckpoint(Method):
-    """Keeps the input of every ``blocks``-th block and nothing between.
+class ResidualCheckpoint(ChainCheckpoint):
+    """Keeps the input of every ``blocks``-th block and nothing between: checkpoint-residual-m of Sohoni et al.
 
-    This is checkpoint-residual-m of Sohoni et al., with ``blocks`` for their m; their checkpoint-residual-1 is
-    ``checkpoint(every=1)``. When the backward pass reaches a segment, all of its blocks run again and keep
-    everything. Their starred strategies recompute in two stages instead: ``inside="inputs"`` keeps only the
-    inputs of a segment's blocks when it runs again, and then runs each block a third time. They also run through
-    normalization on the fly in that last stage, which is not done here.
+    Their checkpoint-residual-1 is ``checkpoint(every=1)``. When the backward pass reaches a segment, its blocks run
+    again and keep everything. With ``inside="inputs"``, the starred strategies of the paper, they keep only their
+    inputs then, and each runs a third time. (The paper also recomputes normalizations in that last stage; this does
+    not.)
     """
 
     name = "residual_checkpoint"
     summary = "Keeps only the input of every m-th block, and runs segments of m blocks again in the backward pass."
-    fidelity = Fidelity.EXACT
-    saves = frozenset({Saves.ACTIVATIONS})
     time_ratio = 1.33
     costs = "the forward pass of all blocks once more, with inside=inputs nearly twice more"
     pays = "when the inputs of all blocks, which checkpoint(every=1) keeps, are still too much"
     does_not_pay = "when what the blocks of one segment keep together is more than the inputs that it saves"
-    stage = Stage.CHECKPOINT
-    decides = WHAT_BLOCKS_KEEP
-    conflicts = (NOT_WITH_FSDP,)
     parameters = (
         Parameter("blocks", (2, 3, 4), "blocks in a segment"),
         Parameter(
@@ -51,7 +43,7 @@ class ResidualCheckpoint(Method):
     )
     citation = "Sohoni et al. 2019, Low-Memory Neural Network Training (residual-m and residual-m*)"
 
-    def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a chain of at least ``blocks`` blocks."""
         return Verdict.yes() if facts is None else judge_chain(facts, int(parameters["blocks"]))
 
@@ -59,12 +51,12 @@ class ResidualCheckpoint(Method):
         """Make one region of every segment; the last may be shorter."""
         from advisor.methods.recompute._plan import run_by_plan
 
-        size, inside = int(parameters["blocks"]), parameters["inside"]
+        size = int(parameters["blocks"])
 
         def plan(count: int) -> Plan:
             whole = segments(count, size)
-            if inside == "everything":
+            if parameters["inside"] == "everything":
                 return whole
             return tuple(tuple((block,) for block in blocks_in(segment)) for segment in whole)
 
-        run_by_plan(training, plan, least=size)
+        run_by_plan(training, plan, size)
