@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,21 +14,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.tensor_parallel._collectives import COLLECTIVES, ProcessRanks
+from advisor.methods.tensor_parallel._collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from advisor.methods.tensor_parallel._derivation import derive
-from advisor.methods.tensor_parallel._region_calls import Tokens
-from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._tensor_parallel import TensorParallel
 from advisor.methods.tensor_parallel._vocabulary_loss import vocabulary_loss
 from advisor.training.distribution import plain_names
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_attention, find_blocks
+from benchmarks.block_activations.kept import of_all_forms
 from tests.distributed.models import movement_error
 from tests.tensor_parallel.models import HEADS, HIDDEN, Block, Dropout, Model, build, loss_of, tokens
 
@@ -114,21 +111,25 @@ def steps(kinds: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def keeping_products(keep: frozenset[Any] = COLLECTIVES) -> Callable[[], Any]:
-    """Contexts of selective checkpointing that keep matrix products and what is named."""
-    kept = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, *keep}
+def keeping(*operators: Any) -> Callable[[], Any]:
+    """Contexts of selective checkpointing that keep what these return."""
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if operator in operators else CheckpointPolicy.PREFER_RECOMPUTE
 
     return lambda: create_selective_checkpoint_contexts(policy)
 
+
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
+SUMS = (ALL_REDUCE, REDUCE_SCATTER)
 
 RECOMPUTE: dict[str, Callable[[nn.Module], None]] = {
     "nothing": lambda model: None,
     "blocks": lambda model: recompute_modules(model, find_blocks(model)),
     "attention": lambda model: recompute_modules(model, find_attention(model)),
-    "but products": lambda model: recompute_modules(model, find_blocks(model), keeping_products()),
+    "but products": lambda model: recompute_modules(model, find_blocks(model), keeping(*PRODUCTS, *SUMS)),
+    "but sums": lambda model: recompute_modules(model, find_blocks(model), keeping(*SUMS)),
+    "but own products": lambda model: recompute_modules(model, find_blocks(model), keeping(*PRODUCTS)),
 }
 
 
@@ -138,7 +139,8 @@ def recomputed() -> dict[str, Any]:
             lambda kind=kind, sequence=sequence, what=what: stepped(kind, sequence, RECOMPUTE[what])
         )
         for kind in ("by hand", "gpt2", "llama")
-        for what in ("blocks", "attention", "but products")
+        for what in RECOMPUTE
+        if what != "nothing"
         for sequence in (False, True)
     }
 
@@ -151,7 +153,7 @@ class Collectives(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operator in COLLECTIVES:
+        if operator in (ALL_GATHER, *SUMS):
             self.counts[operator._schema.name.rpartition("::")[2]] += 1
         return operator(*args, **(kwargs or {}))
 
@@ -310,74 +312,9 @@ def mixed() -> dict[str, float]:
     return found
 
 
-class Live(TorchDispatchMode):
-    """Which of the tensors made inside are still alive."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self._made: dict[int, Any] = {}
-        self._of_block = {one.untyped_storage()._cdata for one in (*block.parameters(), *block.buffers())}
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = operator(*args, **(kwargs or {}))
-        for each in torch.utils._pytree.tree_leaves(made):
-            if isinstance(each, torch.Tensor):
-                storage = each.untyped_storage()
-                self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        return made
-
-    def bytes_besides(self, output: torch.Tensor) -> int:
-        kept = output.untyped_storage()._cdata
-        left_out = {kept, *self._of_block}
-        return sum(size for key, (alive, size) in self._made.items() if key not in left_out and not alive.expired())
-
-
-SAMPLES, LENGTH, WIDTH, MANY = 2, 64, 128, 8
-FORMS: dict[str, tuple[bool, Callable[[nn.Sequential], None]]] = {
-    "tensor": (False, lambda holder: None),
-    "tensor, full": (False, RECOMPUTE["blocks"]),
-    "sequence": (True, lambda holder: None),
-    "sequence, full": (True, lambda holder: recompute_modules(holder, [holder[0]])),
-    "sequence, core": (True, lambda holder: recompute_modules(holder, [holder[0].attention.core])),
-    "sequence, attention": (True, lambda holder: recompute_modules(holder, [holder[0].attention])),
-    "sequence, but products": (True, lambda holder: recompute_modules(holder, [holder[0]], keeping_products())),
-    "sequence, but products, gathering again": (
-        True,
-        lambda holder: recompute_modules(
-            holder,
-            [holder[0]],
-            keeping_products(COLLECTIVES - {torch.ops._c10d_functional.all_gather_into_tensor.default}),
-        ),
-    ),
-}
-FORMS["tensor, full"] = (False, FORMS["sequence, full"][1])
-
-
-def block_bytes() -> dict[str, float]:
+def block_bytes() -> dict[str, int]:
     """What one block in 16 bits keeps for its backward pass on each rank."""
-    ranks = ProcessRanks(dist.group.WORLD)
-    hidden = torch.randn(SAMPLES, LENGTH, WIDTH, generator=torch.Generator().manual_seed(0)).bfloat16()
-
-    def kept(block: nn.Module, own: torch.Tensor) -> int:
-        with Live(block) as live:
-            output = block(own.clone().requires_grad_())
-        found = []
-        for _ in range(10):  # A thread of gloo may hold what it has sent a moment longer.
-            found.append(live.bytes_besides(output))
-            time.sleep(0.02)
-        return min(found)
-
-    plain = Block(WIDTH, MANY, 0.1).bfloat16()
-    model = nn.Sequential(plain, copy.deepcopy(plain))
-    found = {"plain": kept(plain, hidden)}
-    derivation = derive(model, list(model), lambda model: model(hidden), ranks.size)
-    derivation.require(sequence=True)
-    for name, (sequence, choose) in FORMS.items():
-        holder = nn.Sequential(copy.deepcopy(plain))
-        slice_block(holder[0], derivation.plans[0].regions, ranks, tokens=Tokens.of(hidden) if sequence else None)
-        choose(holder)
-        found[name] = kept(holder, ranks.part(hidden, 1) if sequence else hidden)
-    return found
+    return {name: sum(size for _, size in tensors) for name, tensors in of_all_forms().items()}
 
 
 def different_plans() -> dict[str, str]:

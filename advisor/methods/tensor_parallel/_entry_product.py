@@ -8,7 +8,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from advisor.methods.tensor_parallel._collectives import Ranks
-from advisor.methods.tensor_parallel._linear import product
+from advisor.methods.tensor_parallel._linear import PRODUCTS, input_gradient, product, weight_gradient
+from advisor.methods.tensor_parallel._selective_contexts import hidden, is_kept
 
 __all__ = ["EntryProduct", "GatheredAgain"]
 
@@ -19,10 +20,12 @@ class GatheredAgain:
     Args:
         ranks: The ranks that hold the parts.
         dim: Dimension of the tokens.
+        left_out: Whether they were not gathered, because the products are kept.
     """
 
-    def __init__(self, ranks: Ranks, dim: int) -> None:
+    def __init__(self, ranks: Ranks, dim: int, *, left_out: bool) -> None:
         self.users = 0
+        self.left_out = left_out
         self._ranks = ranks
         self._dim = dim
         self._whole: torch.Tensor | None = None
@@ -32,11 +35,15 @@ class GatheredAgain:
         """All tokens, kept until the last user has asked."""
         whole = self._whole
         if whole is None:
-            whole = self._ranks.gathered(own, self._dim)
+            whole = self.now(own)
             self._left = self.users
         self._left -= 1
         self._whole = whole if self._left > 0 else None
         return whole
+
+    def now(self, own: torch.Tensor) -> torch.Tensor:
+        """All tokens."""
+        return self._ranks.gathered(own, self._dim)
 
 
 class EntryProduct(torch.autograd.Function):
@@ -56,6 +63,9 @@ class EntryProduct(torch.autograd.Function):
         ctx.transposed, ctx.again = transposed, again
         ctx.save_for_backward(own if weight.requires_grad else None, weight)
         again.users += int(weight.requires_grad)
+        if again.left_out and not is_kept(PRODUCTS[bias is not None]):
+            with hidden():
+                whole = again.now(own).view_as(whole)
         return product(whole, weight, bias, transposed=transposed)
 
     @staticmethod
@@ -65,11 +75,9 @@ class EntryProduct(torch.autograd.Function):
         own, weight = ctx.saved_tensors
         of_whole = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_whole = gradient @ (weight.t() if ctx.transposed else weight).to(gradient.dtype)
-        flat = gradient.flatten(0, -2)
+            of_whole = input_gradient(gradient, weight, transposed=ctx.transposed)
         if ctx.needs_input_grad[2]:
-            read = ctx.again.of(own).flatten(0, -2).to(gradient.dtype)
-            of_weight = (read.t() @ flat if ctx.transposed else flat.t() @ read).to(weight.dtype)
+            of_weight = weight_gradient(gradient, ctx.again.of(own), weight, transposed=ctx.transposed)
         if ctx.needs_input_grad[3]:
-            of_bias = flat.sum(0).to(weight.dtype)
+            of_bias = gradient.flatten(0, -2).sum(0).to(weight.dtype)
         return of_whole, None, of_weight, of_bias, None, None
