@@ -158,7 +158,7 @@ def test_a_number_of_tokens_that_ranks_cannot_share_is_an_error_and_the_next_bat
 
 def test_ranks_with_different_plans_are_told_and_do_not_wait_for_each_other(two: list[dict[str, Any]]) -> None:
     for rank in two:
-        assert "must find the same way to slice the model" in rank["different plans"]["said"]
+        assert "must find the same way to slice the same model" in rank["different plans"]["said"]
 
 
 def test_a_state_of_four_ranks_loads_on_two_and_data_parallel_training_goes_around_them(

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from advisor.methods.tensor_parallel._collectives import ALL_REDUCE, REDUCE_SCATTER, Ranks
-from advisor.methods.tensor_parallel._entry_product import GatheredAgain
 from advisor.methods.tensor_parallel._linear import PRODUCTS, as_products_read
 from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._region_functions import Enter, Gather, Leave, ScatterSum
+from advisor.methods.tensor_parallel._region_products import GatheredAgain
 from advisor.methods.tensor_parallel._selective_contexts import hidden, is_kept
 from advisor.training.unsaved import Unsaved
 

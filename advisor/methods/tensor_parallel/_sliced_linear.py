@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 from advisor.methods.tensor_parallel._block_plan import Slice
-from advisor.methods.tensor_parallel._entry_product import EntryProduct
-from advisor.methods.tensor_parallel._exit_product import ExitProduct
 from advisor.methods.tensor_parallel._linear import as_products_read, product, sliced_dims
 from advisor.methods.tensor_parallel._region_calls import RegionCalls
+from advisor.methods.tensor_parallel._region_products import EntryProduct, ExitProduct
 from advisor.methods.tensor_parallel._selective_contexts import hidden
 from advisor.training.structure import is_transposed
 

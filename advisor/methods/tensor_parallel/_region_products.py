@@ -1,4 +1,8 @@
-"""A linear layer on gathered tokens that keeps a rank's own ones, and gathers again for the weight's gradient."""
+"""The products at both ends of a region, as functions with a gradient.
+
+An entry keeps a rank's own tokens and gathers again for its weight's gradient. An exit is left out of a recomputation
+in which its sum over the ranks is kept.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from advisor.methods.tensor_parallel._collectives import Ranks
-from advisor.methods.tensor_parallel._linear import PRODUCTS, input_gradient, product, weight_gradient
+from advisor.methods.tensor_parallel._linear import PRODUCTS, input_gradient, product, sliced_dims, weight_gradient
 from advisor.methods.tensor_parallel._selective_contexts import hidden, is_kept
 
-__all__ = ["EntryProduct", "GatheredAgain"]
+__all__ = ["EntryProduct", "ExitProduct", "GatheredAgain"]
 
 
 class GatheredAgain:
@@ -81,3 +85,28 @@ class EntryProduct(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             of_bias = gradient.flatten(0, -2).sum(0).to(weight.dtype)
         return of_whole, None, of_weight, of_bias, None, None
+
+
+class ExitProduct(torch.autograd.Function):
+    """``(inputs, weight) -> product``; any values at all where it is left out."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, transposed: bool, left_out: bool) -> torch.Tensor:
+        """The product."""
+        ctx.transposed = transposed
+        ctx.save_for_backward(inputs if weight.requires_grad else None, weight)
+        if left_out:
+            return inputs.new_empty(*inputs.shape[:-1], weight.size(sliced_dims(transposed)[0]))
+        return product(inputs, weight, None, transposed=transposed)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Gradients of the inputs and the weight."""
+        inputs, weight = ctx.saved_tensors
+        of_inputs = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_inputs = input_gradient(gradient, weight, transposed=ctx.transposed)
+        if ctx.needs_input_grad[1]:
+            of_weight = weight_gradient(gradient, inputs, weight, transposed=ctx.transposed)
+        return of_inputs, of_weight, None, None
