@@ -14,6 +14,8 @@ from advisor.methods.tensor_parallel._collectives import ProcessRanks
 
 __all__ = ["SlicedState"]
 
+_PARTS = "parts of tensor-parallel devices"
+
 
 class SlicedState:
     """Gathers and slices tensors of a model's parameters.
@@ -37,12 +39,9 @@ class SlicedState:
         Args:
             state: As the optimizer returns it.
             names: Index of a parameter -> its plain name.
-
-        Raises:
-            MethodRefusedError: It keeps tensors of other shapes than its parameters, which cannot be put together.
         """
         held = {
-            index: {key: self._whole_entry(names[index], key, value) for key, value in entries.items()}
+            index: {key: self._whole_entry(names[index], value) for key, value in entries.items()}
             for index, entries in state["state"].items()
         }
         return self._kept({**state, "state": held})
@@ -75,13 +74,33 @@ class SlicedState:
     def _kept(self, state: dict[str, Any]) -> dict[str, Any]:
         return state if self._ranks.rank == 0 else {}
 
-    def _whole_entry(self, name: str, key: str, value: Any) -> Any:
+    def part_of_entry(self, name: str, value: Any) -> Any:
+        """This rank's part of something that an optimizer keeps of a parameter.
+
+        Raises:
+            MethodRefusedError: It was kept in the parts of another number of ranks.
+        """
+        if not (isinstance(value, dict) and _PARTS in value):
+            return self.part(name, value)
+        parts = value[_PARTS]
+        if len(parts) != self._ranks.size:
+            raise MethodRefusedError(
+                f"the optimizer keeps its state of {name} in another form than that of the parameter, which was saved "
+                f"in the parts of {len(parts)} tensor-parallel devices, but here are {self._ranks.size}; load it on as "
+                "many, or load the model alone"
+            )
+        return parts[self._ranks.rank]
+
+    def _whole_entry(self, name: str, value: Any) -> Any:
         part = self._slices.get(name)
-        if part is not None and isinstance(value, torch.Tensor) and value.dim() > 0:
-            length = len(part.indices[self._ranks.rank])
-            if value.dim() <= part.dim or value.size(part.dim) != length:
-                raise MethodRefusedError(
-                    f"the optimizer's {key} of {name} has shape {list(value.shape)}: only what has the shape of the "
-                    "parameter can be gathered from tensor-parallel ranks"
-                )
-        return self.whole(name, value)
+        plain = type(value) is torch.Tensor
+        if part is None or not (plain or isinstance(value, torch.Tensor | dict)) or (plain and value.dim() == 0):
+            return self.whole(name, value)
+        length = len(part.indices[self._ranks.rank])
+        if plain and value.dim() > part.dim and value.size(part.dim) == length:
+            return self.whole(name, value)
+        # Coded or factored: no tensor of the parameter's shape can be put together of it.
+        own = torch.utils._pytree.tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, value)
+        parts: list[Any] = [None] * self._ranks.size
+        dist.all_gather_object(parts, own, group=self._ranks.group)
+        return {_PARTS: parts}

@@ -136,18 +136,14 @@ class TensorParallel(Cut, Unsaved):
         return {name: self._state.part(name, value) for name, value in state.items()}
 
     def whole_optimizer_state(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's whole state, on the group's first rank.
-
-        Raises:
-            MethodRefusedError: It keeps tensors of other shapes than its parameters, which cannot be put together.
-        """
+        """The optimizer's whole state, on the group's first rank; in parts where it is coded or factored."""
         return self._state.whole_of_optimizer(state, self._names(state, optimizer))
 
     def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
         """This rank's part of an optimizer's state."""
         names = self._names(state, optimizer)
         held = {
-            index: {key: self._state.part(names[index], value) for key, value in entries.items()}
+            index: {key: self._state.part_of_entry(names[index], value) for key, value in entries.items()}
             for index, entries in state["state"].items()
         }
         return {**state, "state": held}
