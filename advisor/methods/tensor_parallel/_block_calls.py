@@ -91,7 +91,8 @@ def undisturbed(model: nn.Module) -> Generator[None, None, None]:
     """Evaluate, without a cache of keys and values; afterwards everything is as before."""
     training = [module for module in model.modules() if module.training]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    caching = [one for module in model.modules() if getattr(one := getattr(module, "config", None), "use_cache", False)]
+    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    caching = [config for config in configs if getattr(config, "use_cache", False) is True]
     model.eval()
     for config in caching:
         config.use_cache = False

@@ -24,20 +24,31 @@ def replica(block: nn.Module) -> nn.Module:
 
 
 def precise(block: nn.Module, call: Call) -> tuple[nn.Module, Call]:
-    """A block and its call in numbers of 32 bits where they have 16: sums in these differ too much to compare.
+    """A block and its call on the CPU, in numbers of 32 bits where they have 16: sums in these differ too much.
 
-    Both as they are, where the block's code needs the shorter format.
+    Both as they are where they are such already, or where the block's code needs the shorter format.
     """
-    if not any(parameter.dtype in _SHORT for parameter in block.parameters()):
+    parameters = list(block.parameters())
+    short = any(parameter.dtype in _SHORT for parameter in parameters)
+    if not short and all(parameter.device.type == "cpu" for parameter in parameters):
         return block, call
-    longer = copy.deepcopy(block).float()
-    hidden, args, kwargs = torch.utils._pytree.tree_map(_longer, (call.hidden, call.args, call.kwargs))
+    here = copy.deepcopy(block).cpu()
+    hidden, args, kwargs = torch.utils._pytree.tree_map(_on_cpu, (call.hidden, call.args, call.kwargs))
     called = dataclasses.replace(call, hidden=hidden, args=args, kwargs=kwargs)
+    if not short:
+        return here, called
+    longer = copy.deepcopy(here).float()
+    hidden, args, kwargs = torch.utils._pytree.tree_map(_longer, (hidden, args, kwargs))
+    longer_call = dataclasses.replace(call, hidden=hidden, args=args, kwargs=kwargs)
     try:
-        called.run(longer, hidden)
+        longer_call.run(longer, hidden)
     except Exception:  # The user's code.
-        return block, call
-    return longer, called
+        return here, called
+    return longer, longer_call
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _longer(value: Any) -> Any:

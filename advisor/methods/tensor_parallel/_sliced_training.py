@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -102,22 +102,25 @@ def slice_training(training: Training, *, sequence: bool, vocabulary: bool) -> N
         training.notes.append(f"tensor_parallel: {share}: {'; '.join(derivation.reasons)}")
 
 
-def probed(
-    model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Module], Any], degrees: Iterable[int]
-) -> Probed:
+def probed(training: Training, blocks: list[nn.Module], batch: Any, degrees: Iterable[int]) -> Probed:
     """What each number of devices can slice of a model, which is left as it was.
 
     Args:
-        model: The whole model.
-        blocks: Its blocks.
-        run: Runs the model on a small batch and returns its loss, or its outputs.
+        training: A training to which no method was applied.
+        blocks: Its model's blocks.
+        batch: A small batch.
         degrees: The numbers.
     """
+    model = training.model
+    if not blocks:
+        reason = judge_blocks(0, 1, type(model).__name__).reason
+        return Probed(refusals=dict.fromkeys(degrees, reason))
+    moved = move(batch, training.device)
     found = Probed()
     total = sum(parameter.numel() for parameter in model.parameters())
     for degree in degrees:
         try:
-            derivation = derive(model, blocks, run, degree)
+            derivation = derive(model, blocks, lambda model: training.compute_loss(model, moved), degree)
             derivation.require(sequence=False)
         except MethodRefusedError as error:
             found.refusals[degree] = str(error)

@@ -97,7 +97,8 @@ def vocabulary_weights(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn
         if (isinstance(module, nn.Embedding) and module.num_embeddings == rows)
         or (isinstance(module, nn.Linear) and module.out_features == rows)
     ]
-    return list({id(weight): weight for weight in found}.values())
+    distinct = {id(weight): weight for weight in found if isinstance(weight, nn.Parameter)}
+    return list(distinct.values())
 
 
 def why_not_sliced(model: nn.Module, weights: Sequence[nn.Parameter], degree: int) -> str:
