@@ -261,10 +261,13 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     try:
         for use in ordered:
             method = get_method(use.name)
+            if method.stage > Stage.PARALLELIZE:
+                training.place()
             if method.stage >= Stage.OPTIMIZER:
                 training.complete()
             method.apply(training, **use.parameters)
             training.accumulates &= method.accumulates
+        training.place()
         training.complete()
     except BaseException:
         training.close()

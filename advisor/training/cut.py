@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from advisor.training.world import World
 
-__all__ = ["Cut", "clip_across_cuts"]
+__all__ = ["Cut", "clip_across_cuts", "share_overflow"]
 
 
 class Cut:
@@ -79,3 +80,16 @@ def clip_across_cuts(parameters: list[torch.nn.Parameter], max_norm: float, cuts
     total = torch.tensor(math.sqrt(square), device=squares[0].device if squares else None)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
     return total
+
+
+def share_overflow(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, cuts: Sequence[Cut]) -> None:
+    """Let a step be left out on every process that holds a part of the model if a gradient overflowed on one of them.
+
+    Args:
+        scaler: It has unscaled the optimizer's gradients.
+        optimizer: The optimizer.
+        cuts: The axes that divide the model.
+    """
+    for found in scaler._found_inf_per_device(optimizer).values():
+        for cut in cuts:
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=cut.world.device_group)

@@ -18,7 +18,7 @@ from advisor.training.batch import tree as batches
 from advisor.training.batch.class_weights import check_weights
 from advisor.training.batch.micro_batch_weights import MicroBatchWeights
 from advisor.training.contexts import entered, evaluation_mode
-from advisor.training.cut import Cut, clip_across_cuts
+from advisor.training.cut import Cut, clip_across_cuts, share_overflow
 from advisor.training.distribution import Distribution
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
@@ -60,6 +60,7 @@ class Training:
             dimension 0 of every tensor.
         world: The processes that train together; default: this one alone. Each along the data axis gets its own share
             of the batch, all with the same number of samples.
+        example_batch: A small batch, for methods that must see the model run before they are applied.
 
     Attributes:
         optimizer: The optimizer; built on first access, so that it sees the parameters as methods left them.
@@ -103,13 +104,17 @@ class Training:
         sample_dims: SampleDims | None = None,
         reduction: Reduction | None = None,
         world: World | None = None,
+        example_batch: Any = None,
     ) -> None:
         self.device = torch.device(device)
-        self.model = on_device(model, self.device)
+        self.world = world or World()
+        # A model that is to be divided may not fit on a device: see place.
+        self.model = model if self.world.mesh.model_degree > 1 else on_device(model, self.device)
         self.compute_loss: ComputeLoss = compute_loss or default_loss
         self.linear_head = linear_head
         self.max_grad_norm = max_grad_norm
         self.blocks = blocks
+        self.example_batch = example_batch
         self.micro_batch = micro_batch
         self.sample_dims = sample_dims
         self.reduction = reduction
@@ -125,7 +130,6 @@ class Training:
         self.steps_in_backward = False
         self.before_gradients_are_used: list[Callable[[], None]] = []
         self.after_step: list[Callable[[], None]] = []
-        self.world = world or World()
         self.micro_batch_weights = MicroBatchWeights(
             reduction,
             sample_dims,
@@ -173,6 +177,10 @@ class Training:
             self.forward_contexts.append(self.saved_tensors.context)
             self.after_forward.append(self.saved_tensors.look_for_hidden)
         return self.saved_tensors
+
+    def place(self) -> None:
+        """Move the model to the device, once what divides it among devices has left this one its part."""
+        self.model = on_device(self.model, self.device)
 
     def complete(self) -> None:
         """Build the optimizer now, so that the first step has no set-up left to do."""
@@ -282,6 +290,9 @@ class Training:
                 self.clip_grad_norm(self.max_grad_norm)
             optimizer = self.optimizer
             if self.gradient_scaler is not None:
+                if self.cuts:
+                    self._unscale()
+                    share_overflow(self.gradient_scaler, optimizer, self.cuts)
                 self.gradient_scaler.step(optimizer)
                 self.gradient_scaler.update()
                 self._unscaled = False
@@ -321,13 +332,16 @@ class Training:
                 "is gone once used; remove optimizer_in_backward from the policy"
             )
         self.complete_gradients()
-        if self.gradient_scaler is not None and not self._unscaled:
-            self.gradient_scaler.unscale_(self.optimizer)
-            self._unscaled = True
+        self._unscale()
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self.cuts:
             return clip_across_cuts(parameters, max_norm, self.cuts)
         return (self.clip_gradients or self.distribution.clip_grad_norm)(parameters, max_norm)
+
+    def _unscale(self) -> None:
+        if self.gradient_scaler is not None and not self._unscaled:
+            self.gradient_scaler.unscale_(self.optimizer)
+            self._unscaled = True
 
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.

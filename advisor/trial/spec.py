@@ -147,9 +147,11 @@ class ProbeTrial(Trial[ProbeResult], frozen=True, kw_only=True, tag="probe"):
 
     Attributes:
         libraries: Optional libraries to import, to see which are installed and work.
+        tensor_degrees: Numbers of devices for which to find out what of each layer they can divide.
     """
 
     libraries: tuple[str, ...] = ()
+    tensor_degrees: tuple[int, ...] = ()
 
 
 class LookTrial(Trial[LookResult], frozen=True, kw_only=True, tag="look"):

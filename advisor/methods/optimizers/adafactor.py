@@ -33,7 +33,10 @@ class Adafactor(AdamReplacement):
     costs = "another optimizer: the learning rate becomes relative to the size of the parameters and must be tuned anew"
     pays = "for pre-training or fine-tuning large matrices, where even 8-bit moments are too much"
     does_not_pay = "where a recipe for Adam must be kept; with vectors and small kernels, which have nothing to factor"
-    conflicts = (Conflict("fsdp", "its step takes norms over whole rows and columns, which are sliced there"),)
+    conflicts = (
+        Conflict("fsdp", "its step takes norms over whole rows and columns, which are sliced there"),
+        Conflict("tensor_parallel", "its step takes norms over whole rows and columns, which are sliced there"),
+    )
     replacement = "Adafactor"
     lacks = ("amsgrad", "differentiable", "capturable")
     citation = "Shazeer and Stern 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"

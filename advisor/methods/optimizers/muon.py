@@ -37,6 +37,7 @@ class Muon(AdamReplacement):
     does_not_pay = "where a recipe for Adam must be kept; where its matrix products dominate a step (CPUs)"
     conflicts = (
         Conflict("fsdp", "it orthogonalizes whole matrices, which are sliced there"),
+        Conflict("tensor_parallel", "it orthogonalizes whole matrices, which are sliced there"),
         *(
             Conflict(other, _TWO)
             for other in ("zero_1", "host_optimizer", "optimizer_in_backward", "half_weights", "pure_bf16")

@@ -36,9 +36,15 @@ _EXPENSIVE_NAMES = (
     "_scaled_dot_product_fused_attention_overrideable"
 )
 _EXPENSIVE = frozenset(
-    getattr(torch.ops.aten, name).default for name in _EXPENSIVE_NAMES.split() if hasattr(torch.ops.aten, name)
+    getattr(operators, name).default
+    for operators, names in (
+        (torch.ops.aten, _EXPENSIVE_NAMES),
+        (torch.ops._c10d_functional, "all_reduce reduce_scatter_tensor"),
+    )
+    for name in names.split()
+    if hasattr(operators, name)
 )
-"""ATen operators whose outputs are kept, unless they drop out: nearly all arithmetic of a block."""
+"""Operators whose outputs are kept, unless they drop out: nearly all arithmetic of a block, and sums over devices."""
 
 
 def stop_inplace(training: Training, modules: Iterable[nn.Module]) -> None:

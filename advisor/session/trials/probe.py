@@ -42,6 +42,7 @@ def probe(
     hardware: Hardware,
     usable_bytes: int,
     libraries: tuple[str, ...],
+    tensor_degrees: tuple[int, ...],
     *,
     budget: TimeBudget,
     runner: Runner,
@@ -55,7 +56,15 @@ def probe(
         WorkloadError: The model does not make one step.
         NothingMeasuredError: The trial was ended from outside.
     """
-    spec = _spec(ProbeTrial, request, hardware, usable_bytes, budget, libraries=libraries)
+    spec = _spec(
+        ProbeTrial,
+        request,
+        hardware,
+        usable_bytes,
+        budget,
+        libraries=libraries,
+        tensor_degrees=tensor_degrees,
+    )
     result = runner.run(spec)
     budget.durations.build_seconds = result.wall_seconds
     if result.facts is not None:

@@ -19,7 +19,9 @@ from advisor.measure.speed.device_rates import device_rates
 from advisor.measure.speed.thread_rates import sharing_among, thread_rates, undisturbed_threads
 from advisor.methods.kernels._linear_head import exposes_linear_head
 from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.tensor_parallel._sliced_training import Probed, probed
 from advisor.training import structure
+from advisor.training.batch.tree import split
 from advisor.training.compiler import why_not_compiled
 from advisor.training.forward_probe import ChainProbe, FunctionCounts
 from advisor.training.loss import check_loss
@@ -44,6 +46,9 @@ alone is none that every model takes, nor is an odd number."""
 
 _LARGER = (16, 9)
 """The same of a look at more samples, where that is quick."""
+
+_SAMPLES_TO_SLICE = 2
+"""One alone may be none that a model takes; more take longer."""
 
 _Option = bool | int | float | str | None
 
@@ -118,6 +123,7 @@ def _facts(
     model = training.model
     bench.notes += bench.workload.notes
     rates = device_rates(bench.device, threads)
+    sliced = _sliced(bench, training, batch, blocks, found)
     return Facts(
         model_class=type(model).__name__,
         parameter_count=structure.parameter_count(model),
@@ -139,6 +145,11 @@ def _facts(
         matrices=structure.matrix_shapes(model),
         hidden_matrices=len(structure.hidden_matrices(model, blocks)),
         parameter_dtypes=structure.parameter_dtypes(model),
+        tensor_degrees=sliced.degrees,
+        tensor_refusals=sliced.refusals,
+        tensor_whole=sliced.whole,
+        sequence_refusals=sliced.sequence,
+        vocabulary_refusals=sliced.vocabulary,
         compiler=why_not_compiled(bench.device),
         matmul_flops_per_second=rates.matmul_flops_per_second,
         device_rates=rates,
@@ -148,6 +159,24 @@ def _facts(
         libraries=libraries(bench.spec.libraries),
         **found,
     )
+
+
+def _sliced(
+    bench: Bench[ProbeTrial], training: Training, batch: Any, blocks: Sequence[torch.nn.Module], found: dict[str, Any]
+) -> Probed:
+    """What devices can divide of each layer; nothing where it was not asked for, or no batch fits."""
+    if not bench.spec.tensor_degrees or found["first_loss"] is None:
+        return Probed()
+    layout = found["batch_layout"]
+    if not layout.why_uncut:
+        batch = split(batch, _SAMPLES_TO_SLICE, layout.sample_dims)[0]
+    try:
+        return probed(training, list(blocks), batch, bench.spec.tensor_degrees)
+    except Exception as error:
+        if not is_out_of_memory(error, bench.device, bench.refusals):
+            raise
+        bench.empty_cache()
+        return Probed()
 
 
 def _first_loss(
