@@ -1,0 +1,1 @@
+"""Pipeline parallelism for any model with a chain of blocks; no policy applies it yet."""
