@@ -47,6 +47,33 @@ class ByHand(nn.Module):
         return {"scores": self.head(self.norm(hidden))}
 
 
+class TupleBlock(nn.Module):
+    """Takes its hidden states by position, and returns them in a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Block()
+
+    def forward(self, hidden: torch.Tensor, shift: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.inner(hidden, shift=shift),)
+
+
+class InTuples(nn.Module):
+    """Its blocks return tuples, and their hidden states are a view of something larger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
+        self.blocks = nn.ModuleList(TupleBlock() for _ in range(LAYERS))
+        self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden, shift = self.embedding(tokens), tokens[..., None] / VOCABULARY
+        for block in self.blocks:
+            hidden = block(hidden, shift)[0]
+        return {"scores": self.head(hidden)}
+
+
 def _gpt2(dropout: float = 0.0) -> nn.Module:
     import transformers as t
 
@@ -94,6 +121,7 @@ def _vit() -> nn.Module:
 BUILD: dict[str, Callable[[], nn.Module]] = {
     "by hand": ByHand,
     "conditioned": lambda: ByHand(conditioned=True),
+    "tuples": InTuples,
     "gpt2": _gpt2,
     "llama": _llama,
     "bert": _bert,
@@ -123,7 +151,7 @@ def batch_of(kind: str, seed: int = 1) -> dict[str, torch.Tensor]:
 
 def loss_of(kind: str) -> Callable[[nn.Module, Any], torch.Tensor]:
     """``(model, batch) -> loss``, the mean over the targets of the batch."""
-    if kind not in ("by hand", "conditioned"):
+    if kind not in ("by hand", "conditioned", "tuples"):
         return lambda model, batch: model(**batch).loss
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:

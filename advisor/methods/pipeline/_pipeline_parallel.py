@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -256,12 +257,8 @@ class PipelineParallel:
         else:
             self._draws.base = self._ranks.told(int(torch.randint(2**31, ())), by=0)
             rehearsal.learn(function)
-            if self._schedule_name == "zero_bubble" and not all(self._ranks.told_by_all(rehearsal.splits)):
-                raise MethodRefusedError(
-                    "schedule=zero_bubble needs weights that meet the hidden states in one block only, because torch "
-                    "cannot compute the gradients of others apart from those of the hidden states, but some meet them "
-                    "in several blocks of a stage; use schedule=interleaved or 1f1b"
-                )
+            if self._schedule_name == "zero_bubble":
+                self._require_split(rehearsal)
             self._draws.are_made = rehearsal.drew
             parameters = self._names.of(self.model)
             users = self._ranks.told_by_all({n for n, one in parameters.items() if id(one) in rehearsal.used})
@@ -271,6 +268,27 @@ class PipelineParallel:
             self._late = self._ranks.told(rehearsal.late_buffers(), by=self._ranks.owners[-1])
             self._empty(rehearsal, set().union(*users), may_empty=may_empty)
         self._handed[kind] = rehearsal.handed
+
+    def _require_split(self, rehearsal: Rehearsal) -> None:
+        """Require that backward passes can be split in two, as the zero-bubble schedule does.
+
+        Raises:
+            MethodRefusedError: Weights of some stage would get no gradient.
+        """
+        instead = "use schedule=interleaved or 1f1b"
+        if not all(self._ranks.told_by_all(rehearsal.splits)):
+            raise MethodRefusedError(
+                "schedule=zero_bubble needs weights that meet the hidden states in one block only, because torch "
+                "cannot compute the gradients of others apart from those of the hidden states, but some meet them in "
+                f"several blocks of a stage; {instead}"
+            )
+        for stage, (given, made) in enumerate(itertools.pairwise(rehearsal.handed), start=1):
+            if made.requires_grad and not given.requires_grad:
+                raise MethodRefusedError(
+                    "schedule=zero_bubble needs hidden states with a gradient between all stages, because torch finds "
+                    f"the weights of a stage on the way to them, but those before stage {stage} have none: nothing "
+                    f"before it is trained; {instead}"
+                )
 
     def _empty(self, rehearsal: Rehearsal, used: set[str], *, may_empty: bool) -> None:
         """Free what the stages of this rank do not need; what nobody uses stays with the first rank."""
