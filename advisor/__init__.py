@@ -13,6 +13,7 @@ from advisor.version import __version__
 if TYPE_CHECKING:
     from advisor.api import Answer, tune
     from advisor.errors import MomadviseError, UserError
+    from advisor.hardware.mesh import Mesh
     from advisor.methods.use import MethodUse, use
     from advisor.policy.apply import apply_policy
     from advisor.policy.file import load_policy_file
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Mesh",
     "MethodUse",
     "MomadviseError",
     "Policy",
@@ -37,6 +39,7 @@ __all__ = [
 
 _HOME = {
     "Answer": "advisor.api",
+    "Mesh": "advisor.hardware.mesh",
     "MethodUse": "advisor.methods.use",
     "MomadviseError": "advisor.errors",
     "Policy": "advisor.policy.policy",

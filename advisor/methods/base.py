@@ -16,6 +16,7 @@ import msgspec
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -148,8 +149,8 @@ class Method(abc.ABC):
         requires: Importable names of optional libraries it needs.
         extra: The extra of this distribution that installs them.
         accumulates: Whether it works with more than one micro-batch per optimizer step.
-        distributes: Whether it trains one model on several devices. On several devices exactly one such method is in
-            use; on one device none applies.
+        axis: The axis of the mesh that it divides among devices, if it trains on several. An axis of more than one
+            device needs exactly one such method; an axis of one allows none.
         builds_on: Names of methods, one of which must be in use together with it (empty: no dependency).
         one_device_only: Why it cannot be used on several devices; empty where it can.
         citation: Paper or documentation it comes from.
@@ -179,10 +180,15 @@ class Method(abc.ABC):
     requires: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str | None] = None
     accumulates: ClassVar[bool] = True
-    distributes: ClassVar[bool] = False
+    axis: ClassVar[MeshAxis | None] = None
     builds_on: ClassVar[tuple[str, ...]] = ()
     one_device_only: ClassVar[str] = ""
     citation: ClassVar[str]
+
+    @property
+    def distributes(self) -> bool:
+        """Whether it trains one model on several devices."""
+        return self.axis is not None
 
     @abc.abstractmethod
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

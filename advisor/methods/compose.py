@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
 from advisor.methods.base import Conflict, Method, Stage, Verdict
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.libraries import judge_libraries
@@ -70,6 +71,7 @@ def judge(
     hardware: Hardware,
     accumulation_steps: int = 1,
     gpu_count: int = 1,
+    mesh: Mesh = DATA_ONLY,
 ) -> Verdict:
     """Judge a combination without running it. Imports no torch.
 
@@ -79,6 +81,7 @@ def judge(
         hardware: The device.
         accumulation_steps: Micro-batches per optimizer step.
         gpu_count: Devices that train together.
+        mesh: How they divide the model.
 
     Returns:
         The first refusal, its reason beginning with the method's name; or acceptance with the methods' remarks.
@@ -90,7 +93,7 @@ def judge(
     for use in uses:
         validate_use(use)
     # First what holds for every setting of a method, so that all get the same reason.
-    reason = missing_dependency(uses) or misplaced(uses, gpu_count)
+    reason = missing_dependency(uses) or misplaced(uses, gpu_count, mesh)
     if reason:
         return Verdict.no(reason)
     for use in uses:
@@ -159,29 +162,44 @@ def missing_dependency(uses: Sequence[MethodUse]) -> str | None:
     return None
 
 
-def misplaced(uses: Sequence[MethodUse], gpu_count: int) -> str | None:
-    """Why methods do not fit the number of devices; ``None`` if they do.
+def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY) -> str | None:
+    """Why methods do not fit the devices; ``None`` if they do.
 
-    On several devices exactly one method must distribute the training; on one device none may.
+    Exactly one method must divide each axis of several devices, and none an axis of one.
     """
-    distributing = [use for use in uses if get_method(use.name).distributes]
-    if gpu_count == 1:
-        if distributing:
-            return f"{distributing[0].label}: it trains on several devices together, but the policy uses one"
-        return None
-    for use in uses:
+    for axis in MeshAxis:
+        own = [use for use in uses if get_method(use.name).axis is axis]
+        degree = mesh.degree(axis, gpu_count)
+        if degree == 1 and own:
+            if gpu_count == 1:
+                return f"{own[0].label}: it trains on several devices together, but the policy uses one"
+            where = _described(mesh, gpu_count)
+            return f"{own[0].label}: it divides the {axis.value} axis, which has one device in {where}"
+        if degree > 1 and len(own) != 1:
+            valid = ", ".join(method.name for method in CATALOGUE if method.axis is axis)
+            got = " and ".join(use.label for use in own) or "none"
+            where = f"on {gpu_count} devices"
+            if mesh != DATA_ONLY:
+                where = f"with {degree} devices on the {axis.value} axis"
+            return f"{where} exactly one of {valid} must be in use, but got {got}"
+    for use in uses if gpu_count > 1 else ():
         reason = get_method(use.name).one_device_only
         if reason:
             return f"{use.label}: it cannot be used on {gpu_count} devices: {reason}"
-    if len(distributing) != 1:
-        valid = ", ".join(method.name for method in CATALOGUE if method.distributes)
-        got = " and ".join(use.label for use in distributing) or "none"
-        return f"on {gpu_count} devices exactly one of {valid} must be in use, but got {got}"
     return None
 
 
+def _described(mesh: Mesh, gpu_count: int) -> str:
+    return f"a mesh of {mesh.label(gpu_count)}" if mesh != DATA_ONLY else f"a policy for {gpu_count} devices"
+
+
 def worst_fidelity(
-    uses: Sequence[MethodUse], *, accumulation_steps: int, facts: Facts | None, gpu_count: int = 1
+    uses: Sequence[MethodUse],
+    *,
+    accumulation_steps: int,
+    facts: Facts | None,
+    gpu_count: int = 1,
+    mesh: Mesh = DATA_ONLY,
 ) -> Fidelity:
     """The worst class among the methods, micro-batching and the sharing of batches between devices.
 
@@ -189,7 +207,7 @@ def worst_fidelity(
     one device's micro-batch, and if the probe saw that the loss depends on several samples jointly.
     """
     classes = [fidelity_of(use) for use in uses]
-    if accumulation_steps > 1 or gpu_count > 1:
+    if accumulation_steps > 1 or mesh.degree(MeshAxis.DATA, gpu_count) > 1:
         changes = facts is not None and (facts.has_batchnorm or bool(facts.batch_layout.changes_when_split))
         classes.append(Fidelity.MODEL if changes else Fidelity.ROUNDING)
     return max(classes, key=lambda fidelity: fidelity.rank, default=Fidelity.EXACT)
@@ -218,7 +236,9 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     """
     for use in uses:
         validate_use(use)
-    reason = conflict_between(uses) or missing_dependency(uses) or misplaced(uses, training.world.size)
+    reason = (
+        conflict_between(uses) or missing_dependency(uses) or misplaced(uses, training.world.size, training.world.mesh)
+    )
     if reason:
         raise MethodRefusedError(reason)
     ordered = sorted(uses, key=lambda use: (get_method(use.name).stage, use.name))

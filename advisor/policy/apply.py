@@ -116,7 +116,7 @@ def apply_policy(
         micro_batch=policy.micro_batch,
         sample_dims=sample_dims,
         reduction=reduction,
-        world=current_world(),
+        world=current_world(policy.axes),
     )
     training.settled.update(policy.settled)
     try:

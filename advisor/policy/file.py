@@ -11,6 +11,7 @@ import yaml
 
 from advisor.errors import MethodRefusedError, OptionError, PolicyError
 from advisor.files import write_whole
+from advisor.hardware.mesh import Mesh
 from advisor.methods.compose import validate_use
 from advisor.methods.use import MethodUse, ParameterValue
 from advisor.policy.policy import Policy
@@ -170,6 +171,11 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     fingerprints: Fingerprints | None = None
 
 
+class _MeshOnDisk(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    tensor: int = 1
+    pipeline: int = 1
+
+
 class _PolicyOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The policy as people read and write it: methods as a mapping."""
 
@@ -177,6 +183,7 @@ class _PolicyOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     micro_batch: int
     accumulation_steps: int = 1
     gpu_count: int = 1
+    mesh: _MeshOnDisk = _MeshOnDisk()
     settled: dict[str, str] = {}
 
 
@@ -193,6 +200,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "$": ("schema", "policy", "sample_dims", "reduction", "evidence", "fingerprints"),
     "$.reduction": Reduction.__struct_fields__,
     "$.policy": _PolicyOnDisk.__struct_fields__,
+    "$.policy.mesh": _MeshOnDisk.__struct_fields__,
     "$.evidence": Evidence.__struct_fields__,
     "$.evidence.comparison": ComparisonEvidence.__struct_fields__,
     "$.evidence.cost": CostEvidence.__struct_fields__,
@@ -228,11 +236,20 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
 
 
 def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
-    for field in ("micro_batch", "accumulation_steps", "gpu_count"):
+    counts = {field: getattr(on_disk, field) for field in ("micro_batch", "accumulation_steps", "gpu_count")}
+    degrees = msgspec.structs.asdict(on_disk.mesh)
+    for field, value in (counts | {f"mesh.{axis}": degree for axis, degree in degrees.items()}).items():
         try:
-            whole(getattr(on_disk, field), field)
+            whole(value, field)
         except OptionError as error:
             raise PolicyError(f"{shown(path)}: {error}") from None
+    mesh = Mesh(**degrees)
+    if on_disk.gpu_count % mesh.model_degree:
+        raise PolicyError(
+            f"{shown(path)}: the degrees of a mesh must divide gpu_count, but a mesh of tensor {mesh.tensor} and "
+            f"pipeline {mesh.pipeline} needs a multiple of {mesh.model_degree} GPUs, and gpu_count is "
+            f"{on_disk.gpu_count}; the rest of the GPUs divide the batch."
+        )
     uses = tuple(MethodUse(name=name, parameters=values) for name, values in sorted(on_disk.methods.items()))
     if strangers := sorted(set(on_disk.settled) - set(on_disk.methods)):
         raise PolicyError(
@@ -249,6 +266,7 @@ def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
         micro_batch=on_disk.micro_batch,
         accumulation_steps=on_disk.accumulation_steps,
         gpu_count=on_disk.gpu_count,
+        mesh=mesh,
         settled=on_disk.settled,
     )
 
@@ -278,6 +296,8 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
             "gpu_count": file.policy.gpu_count,
         },
     }
+    if file.policy.mesh is not msgspec.UNSET:
+        document["policy"]["mesh"] = msgspec.to_builtins(file.policy.mesh)
     if file.policy.settled:
         document["policy"]["settled"] = dict(file.policy.settled)
     if file.sample_dims is not None:

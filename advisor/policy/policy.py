@@ -6,6 +6,7 @@ import hashlib
 
 import msgspec
 
+from advisor.hardware.mesh import DATA_ONLY, Mesh
 from advisor.methods.use import MethodUse
 from advisor.text.records import CountFromOne
 
@@ -21,6 +22,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         accumulation_steps: Forward-backward passes per optimizer step.
         gpu_count: Devices that train together.
         settled: Method -> what it settled on when it was measured (``Training.settled``), which it then reuses.
+        mesh: How the devices divide the model; read it through :attr:`axes`. ``DATA_ONLY`` is stored as unset, so that
+            keys and files of policies that divide only the data stay what they were before meshes.
     """
 
     methods: tuple[MethodUse, ...] = ()
@@ -28,16 +31,31 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     accumulation_steps: CountFromOne = 1
     gpu_count: CountFromOne = 1
     settled: dict[str, str] = {}
+    mesh: Mesh | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if self.mesh == DATA_ONLY:
+            msgspec.structs.force_setattr(self, "mesh", msgspec.UNSET)
+        degree = self.axes.model_degree
+        assert self.gpu_count % degree == 0, f"a model on {degree} devices, of {self.gpu_count}"
         names = [method.name for method in self.methods]
         assert names == sorted(set(names)), f"methods must be sorted and distinct, got {names}"
         assert set(self.settled) <= set(names), f"only methods in use settle, got {sorted(self.settled)}"
 
     @property
+    def axes(self) -> Mesh:
+        """How the devices divide the model."""
+        return DATA_ONLY if self.mesh is msgspec.UNSET else self.mesh
+
+    @property
+    def data_degree(self) -> int:
+        """Shares that a batch is divided into: the number of models that train together."""
+        return self.gpu_count // self.axes.model_degree
+
+    @property
     def global_batch(self) -> int:
         """Samples per optimizer step over all devices."""
-        return self.micro_batch * self.accumulation_steps * self.gpu_count
+        return self.micro_batch * self.accumulation_steps * self.data_degree
 
     @property
     def label(self) -> str:
@@ -52,6 +70,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def combination_key(self) -> str:
-        """Identity of the methods alone, without the batch."""
-        canonical = msgspec.json.encode(self.methods, order="deterministic")
+        """Identity of the methods and the mesh, without the batch."""
+        identity = self.methods if self.mesh is msgspec.UNSET else (self.methods, self.mesh)
+        canonical = msgspec.json.encode(identity, order="deterministic")
         return hashlib.sha256(canonical).hexdigest()[:16]

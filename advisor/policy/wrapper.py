@@ -80,11 +80,13 @@ def apply_lines(policy: Policy, options: Sequence[str], machines: int = 1) -> tu
     passed = "".join(f", {name}={_CONSTANTS.get(name, name)}" for name in options)
     where = "as in your model file" if options else "as you build it today"
     count = policy.gpu_count
-    own = policy.global_batch // count
+    own = policy.global_batch // policy.data_degree
     samples = "1 sample" if own == 1 else f"{own} samples"
     start: tuple[str, ...] = ()
     if count > 1:
         samples = f"this process's {own} of {policy.global_batch} samples"
+        if policy.axes.model_degree > 1:
+            samples += ", the same for all processes that hold one model (`training.world.data.rank`)"
         start = (f"torch.distributed.init_process_group()  # {count} processes: {_torchrun(count, machines)} train.py",)
     return (
         "from wrapper import prepare  # wrapper.py, copied next to your code",
@@ -149,6 +151,9 @@ def wrapper_source(
     lines.append(f"    accumulation_steps={policy.accumulation_steps},  # forward-backward passes per optimizer step")
     if policy.gpu_count > 1:
         lines.append(f"    gpu_count={policy.gpu_count},  # one process each: {_torchrun(policy.gpu_count, machines)}")
+    if policy.mesh is not msgspec.UNSET:
+        degrees = ", ".join(f"{axis}={degree}" for axis, degree in msgspec.to_builtins(policy.mesh).items())
+        lines.append(f"    mesh=advisor.Mesh({degrees}),  # {policy.mesh.label(policy.gpu_count)}")
     if policy.settled:
         lines.append("    settled={  # what methods found out in their first step when they were measured")
         lines += [f"        {json.dumps(name)}: {text!r}," for name, text in sorted(policy.settled.items())]

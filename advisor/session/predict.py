@@ -93,6 +93,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         hardware=hardware,
         accumulation_steps=policy.accumulation_steps,
         gpu_count=policy.gpu_count,
+        mesh=policy.axes,
     )
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from advisor.training.world import World
+
 __all__ = ["Distribution", "LossModule", "plain_names", "share_parameters"]
 
 _T = TypeVar("_T")
@@ -87,12 +89,12 @@ class LossModule(torch.nn.Module):
         return self._compute_loss(self.model, batch) if function is None else function(self.model)
 
 
-def share_parameters(model: torch.nn.Module) -> None:
+def share_parameters(model: torch.nn.Module, world: World) -> None:
     """Give every process the parameters and buffers of rank 0: each may have initialized its own."""
     for tensor in (*model.parameters(), *model.buffers()):
         own = tensor.detach()
         sent = own.contiguous()
-        dist.broadcast(sent, src=0)
+        dist.broadcast(sent, group_src=0, group=world.device_group)
         if sent is not own:
             own.copy_(sent)
 

@@ -18,6 +18,7 @@ from advisor.training.batch import tree as batches
 from advisor.training.batch.class_weights import check_weights
 from advisor.training.batch.micro_batch_weights import MicroBatchWeights
 from advisor.training.contexts import entered, evaluation_mode
+from advisor.training.cut import Cut, clip_across_cuts
 from advisor.training.distribution import Distribution
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
@@ -57,8 +58,8 @@ class Training:
             text that are not -100, otherwise over samples.
         sample_dims: Dimensions that hold the samples (:data:`~advisor.workload.batch_layout.SampleDims`); default:
             dimension 0 of every tensor.
-        world: The processes that train together; default: this one alone. Each gets its own share of the batch, all
-            with the same number of samples.
+        world: The processes that train together; default: this one alone. Each along the data axis gets its own share
+            of the batch, all with the same number of samples.
 
     Attributes:
         optimizer: The optimizer; built on first access, so that it sees the parameters as methods left them.
@@ -74,7 +75,8 @@ class Training:
         before_gradients_are_used: Callables to run once the gradients of a step are complete, before they are clipped
             or used; they may run twice in a step.
         after_step: Callables to run at the end of every optimizer step.
-        distribution: How the training is spread over the processes of its world.
+        distribution: How the training is spread over the processes along the data axis.
+        cuts: The axes that divide the model, in the order in which they divide it.
         settling_steps: Optimizer steps until memory and time are stable.
         settled: Method -> what it settled on in those steps, in its own format. An entry that exists when the method is
             applied comes from an earlier training of the same policy; the method reuses it and needs no such steps.
@@ -130,9 +132,10 @@ class Training:
             count_targets,
             # Decided now: a method may replace the loss by an equal one whose targets are counted the same way.
             causal=compute_loss is None and is_causal_loss(model),
-            world=self.world,
+            world=self.world.data,
         )
         self.distribution = Distribution()
+        self.cuts: list[Cut] = []
         self.settling_steps = 0
         self.settled: dict[str, str] = {}
         self.works_in_chunks = False
@@ -231,7 +234,7 @@ class Training:
         self.micro_batch_weights.end()
         size = self.micro_batch
         micro_batches = [batch] if size is None else batches.split(batch, size, self.sample_dims)
-        if len(micro_batches) == 1 and self.world.size == 1:
+        if len(micro_batches) == 1 and self.world.data.size == 1:
             return micro_batches
         if len(micro_batches) > 1 and not self.accumulates:
             raise MethodRefusedError(
@@ -294,6 +297,8 @@ class Training:
 
     def complete_gradients(self) -> None:
         """Sum all gradients of the step and put them where the optimizer reads them; a second call does nothing."""
+        for cut in self.cuts:
+            cut.complete_gradients()
         self.distribution.complete_gradients()
         for callback in list(self.before_gradients_are_used):  # One may remove itself.
             callback()
@@ -320,6 +325,8 @@ class Training:
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self.cuts:
+            return clip_across_cuts(parameters, max_norm, self.cuts)
         return (self.clip_gradients or self.distribution.clip_grad_norm)(parameters, max_norm)
 
     def state_dict(self) -> dict[str, Any]:
@@ -328,7 +335,7 @@ class Training:
         Methods with further state add an entry each (:attr:`state_parts`). With several processes, each must call it:
         rank 0 gets the complete state, the others empty dictionaries.
         """
-        return self._state().save(rank=self.world.rank)
+        return self._state().save(self.world)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
@@ -339,7 +346,9 @@ class Training:
         self._replaced.share_groups(self.optimizer)  # Loading gives an optimizer new ones.
 
     def _state(self) -> TrainingState:
-        return TrainingState(self.model, self.optimizer, self.distribution, self.gradient_scaler, self.state_parts)
+        return TrainingState(
+            self.model, self.optimizer, self.distribution, self.cuts, self.gradient_scaler, self.state_parts
+        )
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Register ``callback`` to undo a change outside the training (a process-wide flag) on :meth:`close`."""

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from advisor.errors import PolicyError
+from advisor.hardware.mesh import Mesh
 from advisor.methods.use import use
 from advisor.policy.file import CostEvidence, Evidence, Fingerprints, PolicyFile, load_policy_file, write_policy_file
 from advisor.policy.policy import Policy
@@ -63,6 +64,16 @@ def test_the_evidence_for_the_least_cost_names_the_price(tmp_path: Path) -> None
         load_policy_file(path)
 
 
+def test_a_mesh_is_read_back_and_written_only_where_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    cut = Policy(micro_batch=2, gpu_count=4, mesh=Mesh(tensor=2))
+    write_policy_file(PolicyFile(policy=cut), path, header="")
+    assert load_policy_file(path).policy == cut
+    assert "mesh:\n    tensor: 2\n" in path.read_text()
+    write_policy_file(PolicyFile(policy=Policy(micro_batch=2, gpu_count=4)), path, header="")
+    assert "mesh" not in path.read_text()
+
+
 def test_a_file_written_by_hand_needs_no_evidence(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("schema: 1\npolicy:\n  methods: {checkpoint: {every: 1}}\n  micro_batch: 4\n")
@@ -83,6 +94,12 @@ def test_a_file_written_by_hand_needs_no_evidence(tmp_path: Path) -> None:
         ("schema: 1\npolicy: {micro_batch: 1, methods: {chekpoint: {every: 1}}}", "checkpoint"),
         ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {each: 1}}}", "every"),
         ("schema: 1\npolicy: {micro_batch: 1, methods: {checkpoint: {every: 99}}}", "one of 1, 2"),
+        (
+            "schema: 1\npolicy: {micro_batch: 1, gpu_count: 4, mesh: {tensor: 3}}",
+            "a multiple of 3 GPUs, and",
+        ),
+        ("schema: 1\npolicy: {micro_batch: 1, gpu_count: 4, mesh: {tensor: 0}}", "mesh.tensor must be at least 1"),
+        ("schema: 1\npolicy: {micro_batch: 1, gpu_count: 4, mesh: {rows: 2}}", "tensor, pipeline"),
         ("schema: 1\npolicy: {micro_batch: 1, settled: {checkpoint: x}}", "checkpoint is none of them"),
     ],
 )

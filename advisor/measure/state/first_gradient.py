@@ -95,10 +95,24 @@ class FirstGradient:
         # An optimizer on the host has its gradients there, and the device none.
         members = (member for group in training.optimizer.param_groups for member in group["params"])
         held = {id(device_parameter(member)): member for member in members}
-        for name, parameter in self._parameters.items():
-            gradient = held.get(id(parameter), parameter).grad
-            if gradient is not None:
-                self._keep(name, gradient)
+        found = {name: held.get(id(parameter), parameter).grad for name, parameter in self._parameters.items()}
+        gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+        if training.cuts:
+            gradients = self._put_together(gradients)
+        for name, gradient in gradients.items():
+            self._keep(name, gradient)
+
+    def _put_together(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The gradients of a model that processes hold together, on rank 0: they are gathered as its state is."""
+        training = self._training
+        state: dict[str, torch.Tensor] = {name: whole(gradient.detach()) for name, gradient in gradients.items()}
+        if training.world.data.rank == 0:
+            for cut in reversed(training.cuts):
+                state = cut.whole_model_state(state)
+        if training.world.rank == 0:
+            self._parameters = dict(state)
+            self._stride = _stride_of(state.values())
+        return state if training.world.rank == 0 else {}
 
     def _catcher(self, name: str) -> Callable[[torch.Tensor], None]:
         def caught(gradient: torch.Tensor) -> None:

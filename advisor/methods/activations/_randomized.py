@@ -121,7 +121,7 @@ class RandomizedLinears(Unsaved, StatePart):
     def __init__(self, training: Training, keep: float) -> None:
         self.calls = 0
         self._keep = keep
-        self._rank = training.world.rank
+        self._rank = training.world.data.rank
         self._passes = 0
         self._last: tuple[nn.Module, weakref.ref[torch.Tensor], int, torch.Tensor] | None = None
         layers = [

@@ -61,7 +61,7 @@ class CompressActivations(Method):
         from advisor.methods.activations._private_random import Draws
 
         bits = int(parameters["bits"])
-        draws = Draws(stream=training.world.rank)
+        draws = Draws(stream=training.world.data.rank)
         training.state_parts[self.name] = draws
         coder = GroupCoder(bits, draws, training.device)
         if coder.why_plain:

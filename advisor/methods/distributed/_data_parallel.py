@@ -52,7 +52,7 @@ class DataParallel(Distribution):
         bucket_views: bool = True,
         static_graph: bool = False,
     ) -> None:
-        share_parameters(model)
+        share_parameters(model, world)
         self.communication_hook: tuple[Any, CommunicationHook] | None = None
         self._world = world
         self._bucket_views = bucket_views
@@ -112,6 +112,7 @@ class DataParallel(Distribution):
             wrapper = DistributedDataParallel if detect_fake_mode() is None else TracedDataParallel
             self._wrapped = wrapper(
                 self._module,
+                process_group=self._world.device_group,
                 gradient_as_bucket_view=self._bucket_views,
                 static_graph=self._static_graph,
                 find_unused_parameters=partly_used and not self._static_graph,
@@ -159,7 +160,7 @@ class _FirstStep:
                 continue  # As in plain training: no gradient, no update, no weight decay.
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             sent = gradient.contiguous()
-            dist.all_reduce(sent)
+            dist.all_reduce(sent, group=self._world.device_group)
             parameter.grad = sent.div_(self._world.size)
 
     def close(self) -> bool:

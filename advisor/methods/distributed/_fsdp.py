@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
@@ -56,7 +57,7 @@ class FullySharded(Distribution):
         bf16: bool,
         offload: bool,
     ) -> None:
-        share_parameters(model)
+        share_parameters(model, world)
         self._world = world
         options: dict[str, Any] = {
             "mesh": _mesh(device, world),
@@ -137,7 +138,10 @@ _BF16_TO_LOSS = dataclasses.replace(_BF16, output_dtype=torch.float32)
 def _mesh(device: torch.device, world: World) -> DeviceMesh:
     """The devices in a row: real tensors, also in a trace on fake ones."""
     with _disable_current_modes():
-        return init_device_mesh(device.type, (world.size,))
+        if world.size == dist.get_world_size():
+            return init_device_mesh(device.type, (world.size,))
+        assert world.device_group is not None, "several processes have a group"
+        return DeviceMesh.from_group(world.device_group, device.type)
 
 
 def _with_wrappers(model: torch.nn.Module, blocks: list[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -24,7 +24,9 @@ class ShardedOptimizer(DataParallel):
             options: What its class was constructed with.
         """
         groups = [dict(group) for group in plain.param_groups]
-        sharded = ZeroRedundancyOptimizer(groups, optimizer_class=type(plain), **options)
+        sharded = ZeroRedundancyOptimizer(
+            groups, optimizer_class=type(plain), process_group=self._world.device_group, **options
+        )
         _show_own_state(sharded)
         return sharded
 

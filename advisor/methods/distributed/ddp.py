@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
@@ -36,7 +37,7 @@ class Ddp(Method):
         Parameter("bucket_views", (True, False), "let gradients be views into the buffers that are sent: no copies"),
         Parameter("static_graph", (False, True), "promise that every step uses the same parameters in the same order"),
     )
-    distributes = True
+    axis = MeshAxis.DATA
     citation = "Li et al. 2020, PyTorch Distributed: Experiences on Accelerating Data Parallel Training"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
@@ -50,7 +51,7 @@ class Ddp(Method):
         training.distribution = DataParallel(
             training.model,
             training.compute_loss,
-            training.world,
+            training.world.data,
             bucket_views=bool(parameters["bucket_views"]),
             static_graph=bool(parameters["static_graph"]),
         )

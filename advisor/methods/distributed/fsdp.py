@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recompute.block_rules import judge_blocks
 from advisor.methods.use import ParameterValue
@@ -70,7 +71,7 @@ class Fsdp(Method):
         Conflict("compress_activations", "it cannot tell gathered parameters from activations and would code both"),
         Conflict("fp8_activations", "it cannot tell gathered parameters from activations and would code both"),
     )
-    distributes = True
+    axis = MeshAxis.DATA
     citation = "Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO; torch.distributed.fsdp.fully_shard"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
@@ -106,7 +107,7 @@ class Fsdp(Method):
         training.distribution = FullySharded(
             training.model,
             training.compute_loss,
-            training.world,
+            training.world.data,
             training.device,
             blocks,
             reshard=bool(parameters["reshard"]),

@@ -13,6 +13,8 @@ from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from advisor.methods.distributed._data_parallel import CommunicationHook
     from advisor.training.training import Training
 
@@ -72,22 +74,22 @@ class GradientCompression(Method):
         if hook in _POWERSGD and training.gradient_scaler is not None:
             raise MethodRefusedError(_OVERFLOW)
         assert isinstance(training.distribution, DataParallel), "builds_on names methods that average gradients"
-        training.distribution.communication_hook = _hook(hook)
+        training.distribution.communication_hook = _hook(hook, training.world.data.device_group)
         if hook in _POWERSGD:
             # One step without DistributedDataParallel, those before PowerSGD, and the one in which it allocates.
             training.settling_steps = max(training.settling_steps, 1 + _POWERSGD_FROM + 1)
 
 
-def _hook(name: str) -> tuple[Any, CommunicationHook]:
+def _hook(name: str, group: ProcessGroup | None) -> tuple[Any, CommunicationHook]:
     """State and function of a communication hook."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if name == "fp16":
-        return None, default_hooks.fp16_compress_hook
+        return group, default_hooks.fp16_compress_hook
     if name == "bf16":
-        return None, default_hooks.bf16_compress_hook
+        return group, default_hooks.bf16_compress_hook
     rank = int(name.rpartition("_")[2])
     state = powerSGD_hook.PowerSGDState(
-        process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=_POWERSGD_FROM
+        process_group=group, matrix_approximation_rank=rank, start_powerSGD_iter=_POWERSGD_FROM
     )
     return state, powerSGD_hook.powerSGD_hook

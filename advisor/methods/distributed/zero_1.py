@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
@@ -41,7 +42,7 @@ class Zero1(Method):
     conflicts = (
         Conflict("adam_8bit", "it rebuilds optimizers of torch.optim only, and bitsandbytes' is not one of them"),
     )
-    distributes = True
+    axis = MeshAxis.DATA
     citation = "Rajbhandari et al. 2020, ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
@@ -56,7 +57,7 @@ class Zero1(Method):
         verdict = _judge(class_name_of(plain), traits_of(plain))
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
-        training.distribution = ShardedOptimizer(training.model, training.compute_loss, training.world)
+        training.distribution = ShardedOptimizer(training.model, training.compute_loss, training.world.data)
         training.optimizer = training.distribution.shard(plain, _options(plain))
         training.settling_steps = max(training.settling_steps, 3)  # As for ddp.
 

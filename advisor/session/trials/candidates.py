@@ -72,20 +72,21 @@ class CandidateMaker:
             hardware=self._hardware,
             accumulation_steps=policy.accumulation_steps,
             gpu_count=policy.gpu_count,
+            mesh=policy.axes,
         )
         if not verdict.applicable:
             return verdict.reason
         uncut = self._facts.batch_layout.why_uncut
-        if uncut and policy.accumulation_steps * policy.gpu_count > 1:
+        if uncut and policy.accumulation_steps * policy.data_degree > 1:
             return f"a batch must be cut into parts, and this one cannot be: {uncut}"
         fidelity = self._fidelity(policy)
         if not self._goal.fidelity.allows(fidelity):
-            parts = "micro-batches per step" if policy.gpu_count == 1 else "parts of a step, over all devices,"
+            parts = "micro-batches per step" if policy.data_degree == 1 else "parts of a step, over all devices,"
             changes = self._facts.batch_layout.changes_when_split
             why = f"; {changes}" if changes else ""
             why = "; BatchNorm takes its statistics over each" if self._facts.has_batchnorm else why
             return (
-                f"with {policy.accumulation_steps * policy.gpu_count} {parts} its fidelity is {fidelity.value}, "
+                f"with {policy.accumulation_steps * policy.data_degree} {parts} its fidelity is {fidelity.value}, "
                 f"and at most {self._goal.fidelity.value} is allowed{why} (--fidelity {fidelity.value} allows it)"
             )
         return None
@@ -126,6 +127,7 @@ class CandidateMaker:
             accumulation_steps=policy.accumulation_steps,
             facts=self._facts,
             gpu_count=policy.gpu_count,
+            mesh=policy.axes,
         )
 
     def effects(self, combination: Combination) -> tuple[str, ...]:

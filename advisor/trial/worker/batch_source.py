@@ -155,7 +155,7 @@ class BatchSource:
 
     def _on_host(self, batch: Any, samples: int) -> Any:
         """This rank's share of a batch, in page-locked memory where the device is a GPU."""
-        share = share_of(batch, self._world.rank, self._world.size, samples, self.layout.dims)
+        share = share_of(batch, self._world.data.rank, self._world.data.size, samples, self.layout.dims)
         self.host_data.add([share], torch.device("cpu"))
         if self._device.type == "cuda":
             share = pinned(share)

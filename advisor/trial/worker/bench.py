@@ -69,7 +69,7 @@ class Bench(Generic[_S]):
         self.refusals = refusals
         self.partner = partner
         self.device = torch.device(spec.device)
-        self.world = current_world()
+        self.world = current_world(spec.policy.axes)
         """The ranks that run this trial; decisions based on time or memory go through its ``agreed``."""
         assert self.world.size == spec.policy.gpu_count, f"{self.world.size} ranks, {spec.policy.gpu_count} devices"
         self.notes: list[str] = []
@@ -159,7 +159,7 @@ class Bench(Generic[_S]):
 
     def seed(self, step: int = 0) -> None:
         """Seed all generators for a step: every step and rank has its own random numbers."""
-        seed_everything(self.spec.seed + step + self.world.rank * _SEEDS_OF_A_RANK)
+        seed_everything(self.spec.seed + step + self.world.data.rank * _SEEDS_OF_A_RANK)
 
     def options(self) -> dict[str, Any]:
         """The workload's optional functions and constants, as arguments of :func:`apply_policy`."""

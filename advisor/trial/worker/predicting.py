@@ -111,7 +111,7 @@ def _what_a_sample_was(bench: Bench[PredictTrial]) -> str:
     dims = bench.data.layout.dims
     tensors = [
         f"{leaf.path or 'the batch'} of {'x'.join(map(str, _of_a_sample(leaf.value, dims.get(leaf.path)))) or '1'}"
-        for leaf in leaves_of(bench.data.batches(2 * bench.world.size)[0])
+        for leaf in leaves_of(bench.data.batches(2 * bench.world.data.size)[0])
         if isinstance(leaf.value, torch.Tensor)
     ]
     return (
@@ -155,7 +155,7 @@ def _traced(bench: Bench[PredictTrial], micro_batches: Sequence[int]) -> list[St
     """Traces of one training. A model that cannot be built on fake tensors is built on real ones, then traced."""
     bench.tell(f"tracing at batch {' and '.join(map(str, micro_batches))}")
     passes, wanted = _traced_passes(bench), bench.spec.policy.accumulation_steps
-    batches = [bench.data.largest(micro_batch * passes * bench.world.size) for micro_batch in micro_batches]
+    batches = [bench.data.largest(micro_batch * passes * bench.world.data.size) for micro_batch in micro_batches]
     policy = msgspec.structs.replace(bench.spec.policy, micro_batch=micro_batches[0], accumulation_steps=passes)
     stands_for = bench.spec.stands_for
     masks = mask_facts(batches[0])

@@ -224,7 +224,7 @@ def _turns_would_time(point: SizePoint, bench: Bench[SizeTrial]) -> bool:
 def _further_point(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, micro_batch: int) -> SizePoint:
     """Its memory, and the time of the instrumented step, which is slightly slower."""
     agree = bench.world.agreed
-    batch = bench.data.largest(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
+    batch = bench.data.largest(micro_batch * bench.spec.policy.accumulation_steps * bench.world.data.size)
     training.micro_batch = micro_batch
     bench.empty_cache()  # blocks of the smaller batch would stay reserved along with the new ones
     bench.tell(f"batch {micro_batch}, memory")
@@ -240,7 +240,7 @@ def _timed_point(bench: Bench[SizeTrial], training: Training, point: SizePoint, 
     """The point with the time of an uninstrumented step."""
     agree = bench.world.agreed
     micro_batch = point.micro_batch
-    batches = bench.data.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.size)
+    batches = bench.data.batches(micro_batch * bench.spec.policy.accumulation_steps * bench.world.data.size)
     bench.tell(f"batch {micro_batch}, time")
     loss, seconds = _timed_step(bench, training, batches[1])
     finite(loss, 1)

@@ -1,0 +1,81 @@
+"""A model that several processes hold together: each has a part of it, along one axis of the mesh.
+
+A method that cuts the model adds one :class:`Cut` to ``Training.cuts``; the training calls it without knowing which one
+it is. Copies of the same part along the data axis are the business of ``Training.distribution``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from advisor.training.world import World
+
+__all__ = ["Cut", "clip_across_cuts"]
+
+
+class Cut:
+    """The parts of a model along one axis.
+
+    Args:
+        world: The processes along the axis.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def copies(self, parameter: torch.nn.Parameter) -> int:
+        """How many processes of the axis hold this parameter with the same values and gradient."""
+        raise NotImplementedError
+
+    def complete_gradients(self) -> None:
+        """Make the gradients those of the whole model; called once the passes of a step have ended, perhaps twice."""
+
+    def whole_model_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The axis's parts together, under plain names, on its rank 0 (empty on others); every process calls it.
+
+        Gradients are gathered in the same way, so ``state`` may have trainable parameters only.
+        """
+        raise NotImplementedError
+
+    def own_model_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """This process's part of a whole state; the inverse of :meth:`whole_model_state`."""
+        raise NotImplementedError
+
+    def whole_optimizer_state(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The state of ``optimizer`` for the whole model, in the plain optimizer's format, on rank 0 of the axis."""
+        raise NotImplementedError
+
+    def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
+        """This process's part of an optimizer's state; the inverse of :meth:`whole_optimizer_state`."""
+        raise NotImplementedError
+
+
+def clip_across_cuts(parameters: list[torch.nn.Parameter], max_norm: float, cuts: Sequence[Cut]) -> torch.Tensor:
+    """Clip the gradients to a total norm over all parts of the model, and return the norm before.
+
+    Each process sums the squares of its gradients, a gradient that others hold as well counting by its share, and the
+    sums are added along every axis.
+
+    Args:
+        parameters: This process's parameters.
+        max_norm: Largest total 2-norm.
+        cuts: The axes that divide the model.
+    """
+    squares = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32)
+        copies = math.prod(cut.copies(parameter) for cut in cuts)
+        squares.append((norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2 / copies)
+    square = float(torch.stack(squares).sum()) if squares else 0.0
+    for cut in cuts:
+        square = cut.world.total(square)
+    total = torch.tensor(math.sqrt(square), device=squares[0].device if squares else None)
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+    return total
