@@ -105,7 +105,7 @@ def _floor_not_met(ranking: Sequence[Candidate], goal: Goal, floor: float) -> Tr
         )
     best = max(allowed, key=lambda one: one.samples_per_second)
     policy = best.policy
-    batch = f"batch {policy.micro_batch * policy.accumulation_steps}" + (" of each" if policy.gpu_count > 1 else "")
+    batch = f"batch {policy.micro_batch * policy.accumulation_steps}" + (" of each" if policy.data_degree > 1 else "")
     return FloorNotMetError(
         f"At least one size must keep {format_rate(floor, Rounding.UP)} samples/s, but none does. The best reached is "
         f"{format_rate(best.samples_per_second, Rounding.DOWN)} samples/s, at {size_words(best.model_size)} with "

@@ -104,4 +104,4 @@ def _not_met(frontier: Sequence[Placed], preference: Preference) -> str:
 
 
 def _policy(policy: Policy) -> str:
-    return f"{policy.label} on {format_count(policy.gpu_count, 'device')}"
+    return policy.label + (policy.axes.on_devices(policy.gpu_count) or " on 1 device")

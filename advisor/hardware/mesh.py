@@ -47,12 +47,23 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return gpu_count // self.model_degree
         return self.tensor if axis is MeshAxis.TENSOR else self.pipeline
 
+    def divided(self, gpu_count: int) -> tuple[MeshAxis, ...]:
+        """The axes of more than one device."""
+        return tuple(axis for axis in MeshAxis if self.degree(axis, gpu_count) > 1)
+
     def label(self, gpu_count: int) -> str:
         """The axes above 1 in words, e.g. ``"2 data x 4 tensor"``; empty if only data is divided."""
         if self == DATA_ONLY:
             return ""
         degrees = {axis: self.degree(axis, gpu_count) for axis in (MeshAxis.DATA, MeshAxis.PIPELINE, MeshAxis.TENSOR)}
         return " x ".join(f"{degree} {axis.value}" for axis, degree in degrees.items() if degree > 1)
+
+    def on_devices(self, gpu_count: int) -> str:
+        """What follows the methods of a policy: ``" on 4 devices (2 data x 2 tensor)"``; empty for one device."""
+        if gpu_count == 1:
+            return ""
+        label = self.label(gpu_count)
+        return f" on {gpu_count} devices ({label})" if label else f" on {gpu_count} devices"
 
 
 DATA_ONLY = Mesh()

@@ -16,7 +16,7 @@ import msgspec
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.hardware.mesh import MeshAxis
+from advisor.hardware.mesh import Mesh, MeshAxis
 from advisor.methods.use import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -215,6 +215,18 @@ class Method(abc.ABC):
             The ratio; ``None`` if the rates do not tell, as for most methods.
         """
         return None
+
+    def why_not_on(self, parameters: Mapping[str, ParameterValue], mesh: Mesh, facts: Facts | None) -> str:
+        """Why one setting cannot be used on a mesh whose axes all have their methods; empty if it can.
+
+        Runs in the parent process, like :meth:`applicable`.
+
+        Args:
+            parameters: One value for every declared parameter.
+            mesh: How the devices divide the model.
+            facts: What the probe learned, or ``None`` when only the hardware is known.
+        """
+        return ""
 
     @abc.abstractmethod
     def apply(self, training: Training, **parameters: ParameterValue) -> None:

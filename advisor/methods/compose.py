@@ -27,6 +27,7 @@ __all__ = [
     "fidelity_of",
     "judge",
     "judge_alone",
+    "misfit",
     "misplaced",
     "missing_dependency",
     "settings_of",
@@ -102,7 +103,7 @@ def judge(
             return verdict
         if verdict.reason:
             known.append(verdict.reason)
-    reason = conflict_between(uses)
+    reason = misfit(uses, mesh, facts) or conflict_between(uses)
     return Verdict.no(reason) if reason else Verdict.yes("; ".join(known))
 
 
@@ -174,19 +175,30 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY)
             if gpu_count == 1:
                 return f"{own[0].label}: it trains on several devices together, but the policy uses one"
             where = _described(mesh, gpu_count)
-            return f"{own[0].label}: it divides the {axis.value} axis, which has one device in {where}"
+            return (
+                f"{own[0].label}: it divides the {axis.value} axis, which has one device in {where}; "
+                "leave it out, or give the axis more devices"
+            )
         if degree > 1 and len(own) != 1:
             valid = ", ".join(method.name for method in CATALOGUE if method.axis is axis)
             got = " and ".join(use.label for use in own) or "none"
             where = f"on {gpu_count} devices"
             if mesh != DATA_ONLY:
                 where = f"with {degree} devices on the {axis.value} axis"
+            if not valid:
+                return f"{where} a method must divide it, but there is none: leave that axis out of the mesh"
             return f"{where} exactly one of {valid} must be in use, but got {got}"
     for use in uses if gpu_count > 1 else ():
         reason = get_method(use.name).one_device_only
         if reason:
             return f"{use.label}: it cannot be used on {gpu_count} devices: {reason}"
     return None
+
+
+def misfit(uses: Sequence[MethodUse], mesh: Mesh, facts: Facts | None = None) -> str | None:
+    """Why a method cannot be used on a mesh although each axis has its method; ``None`` if all can."""
+    reasons = ((use, get_method(use.name).why_not_on(use.parameters, mesh, facts)) for use in uses)
+    return next((f"{use.label}: {reason}" for use, reason in reasons if reason), None)
 
 
 def _described(mesh: Mesh, gpu_count: int) -> str:
@@ -236,8 +248,12 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     """
     for use in uses:
         validate_use(use)
+    mesh = training.world.mesh
     reason = (
-        conflict_between(uses) or missing_dependency(uses) or misplaced(uses, training.world.size, training.world.mesh)
+        conflict_between(uses)
+        or missing_dependency(uses)
+        or misplaced(uses, training.world.size, mesh)
+        or misfit(uses, mesh)
     )
     if reason:
         raise MethodRefusedError(reason)

@@ -15,12 +15,13 @@ from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.goal import Goal, GoalKind
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import GrowthTable
 from advisor.report.plot import CostPlot
 from advisor.report.sentences import measured_too_little
 from advisor.report.table import NotMeasuredTable, RankingTable, RefusedSettingsTable
-from advisor.report.wording import batch_words, device_words, policy_words
+from advisor.report.wording import batch_words, device_words, of_each_share, on_devices, policy_words
 from advisor.text.units import (
     format_bytes,
     format_count,
@@ -132,6 +133,8 @@ class AnswerView:
 def _title(answer: Recommendation) -> str:
     winner, policy = answer.winner, answer.winner.policy
     devices = f" on each of {device_words(policy.gpu_count)}" if policy.gpu_count > 1 else ""
+    if policy.axes != DATA_ONLY:
+        devices = of_each_share(policy) + on_devices(policy)
     training = f"train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"
     if winner.model_size:
         return f"Build {size_words(winner.model_size)} and {training}"

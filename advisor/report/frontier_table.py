@@ -15,7 +15,7 @@ from advisor.goal import Goal
 from advisor.report.cells import Folded, aligned, plain_table, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.points import ITERATIONS, Entry, entries, worse_words
-from advisor.report.wording import batch_words, methods_words, role_words
+from advisor.report.wording import batch_words, meshed_words, role_words
 from advisor.text.units import (
     format_bytes,
     format_count,
@@ -79,7 +79,7 @@ class FrontierTable:
         style = "bold green" if picked else ""
         return two_lines(
             aligned([Text(f"[{entry.number}]" if picked else str(entry.number))], self._columns),
-            methods_words(entry.point.policy),
+            meshed_words(entry.point.policy),
             aligned([Text(), *self._values(entry)], self._columns),
             Text(self._role(entry), style=style or "bold"),
             style=style,
@@ -137,7 +137,7 @@ class FrontierTable:
 
     def _cells(self, candidate: Candidate) -> list[RenderableType]:
         cost = cost_of(candidate, self._goal)
-        *methods, last = methods_words(candidate.policy)
+        *methods, last = meshed_words(candidate.policy)
         return [
             str(candidate.policy.gpu_count),
             Folded([*methods, last + role_words(candidate)]),

@@ -20,6 +20,7 @@ from advisor.decide.score import gain_over
 from advisor.decide.verification import Verification
 from advisor.errors import MomadviseError
 from advisor.goal import GoalKind
+from advisor.hardware.mesh import DATA_ONLY, MeshAxis
 from advisor.policy.policy import Policy
 from advisor.predict.policy_outlook import Outlook
 from advisor.text.printable import printable
@@ -64,6 +65,7 @@ def json_outlook(outlook: Outlook) -> str:
         {"predicted": True},
         _picked(outlook, "workload", "device"),
         _picked(outlook.policy, "methods", "accumulation_steps"),
+        _mesh(outlook.policy),
         _picked(outlook, "fits", "limit_bytes", "limit_from", "asked", "batch_from", "reserved", "largest", "manner"),
         _picked(outlook, "traced_at", "trace_seconds", "times", "notes"),
     )
@@ -105,6 +107,7 @@ def _winner(answer: Answer) -> dict[str, Any]:
     peaks = [one.memory.peak_bytes for one in (measurement, confirmation and confirmation.measurement) if one]
     return {
         **_picked(winner.policy, "label", "methods", "micro_batch", "accumulation_steps", "gpu_count"),
+        **_mesh(winner.policy),
         "samples_per_second": measurement.samples_per_second,
         "latency_seconds": measurement.step_seconds,
         "cost_usd": cost_of(winner, goal).usd if goal.kind is GoalKind.CHEAPEST else None,
@@ -118,6 +121,13 @@ def _winner(answer: Answer) -> dict[str, Any]:
         **_picked(winner, "not_compared", "model_size", "parameter_count"),
         "promise": None if confirmation is None else confirmation.promise,
     }
+
+
+def _mesh(policy: Policy) -> dict[str, Any]:
+    """Devices along each axis; nothing where only the data is divided."""
+    if policy.axes == DATA_ONLY:
+        return {}
+    return {"mesh": {axis.value: policy.axes.degree(axis, policy.gpu_count) for axis in MeshAxis}}
 
 
 def _picked(record: Answer | Candidate | Outlook | Policy | Verification, *names: str) -> dict[str, Any]:

@@ -155,7 +155,7 @@ class LiveProgress(Progress):
         """Show the trial under way."""
         self._doing_since = self._clock()
         # The policy comes last because the terminal's edge may cut it off.
-        methods = policy_words(policy) + on_devices(policy.gpu_count)
+        methods = policy_words(policy) + on_devices(policy)
         self._change(doing=f"trial {number}, {doing}", policy=f": {methods}, batch {batch_words(policy)}")
 
     def trial_ended(

@@ -19,7 +19,15 @@ from advisor.decide.score import gain_over
 from advisor.goal import Goal, GoalKind
 from advisor.report.cells import Folded, aligned, plain_table, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
-from advisor.report.wording import batch_words, candidate_words, gain_words, outcome_style, rate_words, role_words
+from advisor.report.wording import (
+    batch_words,
+    candidate_words,
+    gain_words,
+    of_each_share,
+    outcome_style,
+    rate_words,
+    role_words,
+)
 from advisor.text.units import format_bytes, format_spread
 
 __all__ = ["NotMeasuredTable", "RankingTable", "RefusedSettingsTable"]
@@ -70,7 +78,8 @@ class RankingTable:
         yield self._legend(shown)
 
     def _legend(self, shown: Sequence[tuple[int, Candidate]]) -> Text:
-        each = " of each device" if any(one.policy.gpu_count > 1 for _, one in shown) else ""
+        shares = {of_each_share(one.policy) for _, one in shown} - {""}
+        each = shares.pop() if len(shares) == 1 else " of each share of the data" if shares else ""
         size = "vs base: size of the model. " if self._goal.kind is GoalKind.BIGGER else ""
         return Text(
             f"{size}batch: micro-batch x accumulation steps{each}. ±: half the 95% interval. "

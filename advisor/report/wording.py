@@ -5,6 +5,7 @@ from __future__ import annotations
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_outpaced
 from advisor.goal import Price
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
@@ -20,8 +21,10 @@ __all__ = [
     "device_words",
     "early_words",
     "gain_words",
+    "meshed_words",
     "method_words",
     "methods_words",
+    "of_each_share",
     "on_devices",
     "outcome_style",
     "parameters_words",
@@ -59,15 +62,25 @@ def methods_words(policy: Policy) -> list[str]:
     return [method_words(use) for use in policy.methods] or ["plain"]
 
 
+def meshed_words(policy: Policy) -> list[str]:
+    """The methods one by one, the last with the mesh, if devices divide more than the data, but not their number."""
+    *words, last = methods_words(policy)
+    label = policy.axes.label(policy.gpu_count)
+    return [*words, f"{last} ({label})" if label else last]
+
+
 def policy_words(policy: Policy) -> str:
     """The methods of a policy on one line."""
     return " + ".join(methods_words(policy))
 
 
 def combination_words(combination: Combination) -> str:
-    """Methods with their devices if several: ``"fsdp + checkpoint every=2 on 4 devices"``."""
+    """Methods with their devices if several, and with what these divide beside the data.
+
+    For example ``"fsdp + checkpoint every=2 on 4 devices"``, ``"ddp + ... on 4 devices (2 data x 2 tensor)"``.
+    """
     methods = " + ".join(method_words(use) for use in combination.uses) or "plain"
-    return methods + on_devices(combination.gpu_count)
+    return methods + combination.mesh.on_devices(combination.gpu_count)
 
 
 def comparison_words(comparison: Comparison) -> str:
@@ -88,7 +101,7 @@ def candidate_words(candidate: Candidate) -> list[str]:
     words = methods_words(candidate.policy)
     if candidate.model_size:
         words[-1] += f" at {size_words(candidate.model_size)}"
-    words[-1] += on_devices(candidate.policy.gpu_count)
+    words[-1] += on_devices(candidate.policy)
     return words
 
 
@@ -111,7 +124,7 @@ def training_words(candidate: Candidate) -> str:
     """A policy with its batch, as in a sentence: ``"precision bf16 at batch 16 x 4"``; its devices if several."""
     policy = candidate.policy
     methods = "plain training" if not policy.methods else policy_words(policy)
-    return f"{methods} at batch {batch_words(policy)}{on_devices(policy.gpu_count)}"
+    return f"{methods} at batch {batch_words(policy)}{on_devices(policy)}"
 
 
 def device_words(count: int) -> str:
@@ -119,9 +132,16 @@ def device_words(count: int) -> str:
     return format_count(count, "device")
 
 
-def on_devices(count: int) -> str:
-    """``" on 4 devices"``; nothing for one."""
-    return f" on {device_words(count)}" if count > 1 else ""
+def of_each_share(policy: Policy) -> str:
+    """What follows a batch that several devices have one of each: ``" of each device"``; nothing for one share."""
+    if policy.data_degree == 1:
+        return ""
+    return " of each device" if policy.axes == DATA_ONLY else " of each share"
+
+
+def on_devices(policy: Policy) -> str:
+    """``" on 4 devices"``, or ``" on 4 devices (2 data x 2 tensor)"``; nothing for one."""
+    return policy.axes.on_devices(policy.gpu_count)
 
 
 def price_words(price: Price) -> str:

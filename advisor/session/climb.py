@@ -8,6 +8,7 @@ floor there. ``Climb`` of ladder.py decides where the next measurement is worth 
 from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Role
+from advisor.decide.eligible import is_measured
 from advisor.decide.floor import floor_rate, largest_so_far
 from advisor.search.sizing.ladder import Climb
 from advisor.search.sizing.size_ladder import worth
@@ -78,18 +79,40 @@ class SizeSearch:
     # -- one combination ----------------------------------------------------------------------------------------
 
     def _baseline(self) -> None:
-        """Plain training at the model's own size and batch."""
-        if self._sized.own is None or any(candidate.role is Role.BASELINE for candidate in self._sized.candidates):
+        """Plain training at the model's own size and batch; the smallest cut where it fits on no device."""
+        if self._sized.own is None:
             return
+        if not self._baselines:
+            self._plain_baseline(self._sized.own)
+        assert self._goal.floor is not None, "the goal 'bigger' has a floor"
+        if self._goal.floor.share_of_baseline is None:
+            return
+        for cut in self._sized.cuts:
+            tried = self._baselines
+            if any(map(is_measured, tried)) or not self._sized.has_budget:
+                return
+            if cut not in map(Combination.of, (one.policy for one in tried)):
+                self._measure_baseline(cut, self._sized.own)
+
+    @property
+    def _baselines(self) -> list[Candidate]:
+        return [one for one in self._sized.candidates if one.role is Role.BASELINE]
+
+    def _measure_baseline(self, combination: Combination, own: int) -> None:
+        """A combination at the model's own size and its largest batch."""
         begin = self._budget.elapsed_seconds
-        evaluator = self._sized.evaluator(self._sized.own)
-        baseline = evaluator.baseline()
-        before: tuple[Candidate, ...] = ()
+        evaluation = self._sized.evaluator(own).evaluate(combination, 1.0, Role.BASELINE, best=None)
+        for candidate in (*evaluation.before, evaluation.candidate):
+            self._sized.record(candidate, own)
+        self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
+
+    def _plain_baseline(self, own: int) -> None:
+        begin = self._budget.elapsed_seconds
+        baseline = self._sized.evaluator(own).baseline()
         if baseline is None:  # the workload states no batch of its own
-            evaluation = evaluator.evaluate(self._sized.plainest, 1.0, Role.BASELINE, best=None)
-            before, baseline = evaluation.before, evaluation.candidate
-        for candidate in (*before, baseline):
-            self._sized.record(candidate, self._sized.own)
+            self._measure_baseline(self._sized.plainest, own)
+            return
+        self._sized.record(baseline, own)
         self._budget.durations.learn_trial_seconds(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:

@@ -6,6 +6,7 @@ import msgspec
 
 from advisor.goal import Goal
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.report.progress import Progress
 from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.session.budget import TimeBudget
@@ -44,6 +45,13 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     budget: TimeBudget
     progress: Progress
 
-    def reference(self, gpu_count: int) -> Combination | None:
-        """The plainest combination on a number of devices: what losses there are compared with."""
+    def plainest(self, gpu_count: int) -> Combination | None:
+        """The plainest combination on a number of devices: without methods, but for those that a mesh needs."""
         return self.space.on_devices((), gpu_count)
+
+    def reference(self, shares: int) -> Combination | None:
+        """Plain training on as many devices as a batch has shares: what losses are compared with.
+
+        Where devices divide the model, that is on fewer of them; it sees the same batches, with the same dropout.
+        """
+        return self.space.on_devices((), shares, DATA_ONLY)

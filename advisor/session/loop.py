@@ -287,6 +287,7 @@ class SearchLoop:
         attributes: dict[str, Attribute] = {
             "policy": candidate.policy.label,
             "gpu_count": candidate.policy.gpu_count,
+            "mesh": candidate.policy.axes.label(candidate.policy.gpu_count) or None,
             "micro_batch": candidate.policy.micro_batch,
             "accumulation_steps": candidate.policy.accumulation_steps,
             "outcome": candidate.outcome.value,

@@ -43,6 +43,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         chain_length: Blocks that run in sequence, each only on the output of the one before; 0 if they do not.
         chain_reason: Why not, when they do not.
         shape_keeping_blocks: Blocks of the chain whose output has the shape of their input.
+        tensor_degrees: Devices that can divide each layer -> the share of the parameters that they slice; the rest is
+            whole on each.
+        tensor_refusals: Numbers of devices that cannot -> why not, e.g. ``"4 devices cannot share 2 heads"``.
         compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
@@ -84,6 +87,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     chain_length: int = 0
     chain_reason: str = ""
     shape_keeping_blocks: int = 0
+    tensor_degrees: dict[int, float] = {}
+    tensor_refusals: dict[int, str] = {}
     compiler: str = ""
     matmul_flops_per_second: dict[str, float] = {}
     device_rates: DeviceRates | None = None

@@ -114,5 +114,5 @@ def changed(space: ResolvedSpace, combination: Combination) -> Iterator[Combinat
 
 def _on_one(space: ResolvedSpace, combination: Combination) -> Combination:
     """The same methods on one device."""
-    distributes = {axis.method for axis in space.axes if axis.distributes}
+    distributes = {axis.method for axis in space.axes if axis.divides}
     return Combination(tuple(use for use in combination.uses if use.name not in distributes), space.gpu_counts[0])

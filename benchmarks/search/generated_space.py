@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from advisor.goal import Fidelity
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.use import MethodUse
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
 
@@ -106,7 +107,7 @@ class GeneratedSpace:
         ]
         if self.sizes[-1]:
             ways = tuple(MethodUse(name="way", parameters={"level": level}) for level in range(1, self.sizes[-1] + 1))
-            axes.append(Axis(method="way", settings=ways, distributes=True))
+            axes.append(Axis(method="way", settings=ways, divides=MeshAxis.DATA))
         return ResolvedSpace(
             name=name,
             fidelity=Fidelity.LOSSY,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from advisor.goal import Fidelity
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.use import MethodUse
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
 
@@ -109,7 +110,7 @@ class Levels:
             for name, levels in zip(self._methods, self._offered, strict=True)
         ]
         axes.append(
-            Axis(method="sharding", settings=tuple(_use("sharding", way) for way in self._ways), distributes=True)
+            Axis(method="sharding", settings=tuple(_use("sharding", way) for way in self._ways), divides=MeshAxis.DATA)
         )
         return ResolvedSpace(
             name=f"simulated {size}",

@@ -94,7 +94,7 @@ def _suggested(trial: optuna.trial.Trial, space: ResolvedSpace) -> Combination:
 
 def _choices(axis: Axis, gpu_count: int) -> Sequence[MethodUse | None]:
     """Off or a setting; distributed methods are off on one device."""
-    if gpu_count == 1 and axis.distributes:
+    if gpu_count == 1 and axis.divides:
         return (None,)
     return (None, *axis.settings)
 

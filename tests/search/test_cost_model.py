@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.use import MethodUse, use
 from advisor.search.propose.cost_model import Batches, CostModel, Estimate
 from advisor.search.space.factors import Choice, Factors
@@ -96,7 +97,10 @@ def test_the_number_of_devices_and_the_share_of_the_batch_are_factors_too() -> N
     of = ResolvedSpace(
         name="devices",
         fidelity=SPACE.fidelity,
-        axes=(Axis(method="ways", settings=(use("ways"),), distributes=True), Axis(method="a", settings=(use("a"),))),
+        axes=(
+            Axis(method="ways", settings=(use("ways"),), divides=MeshAxis.DATA),
+            Axis(method="a", settings=(use("a"),)),
+        ),
         batch_fractions=(1.0, 0.5),
         recipes=(),
         refused={},

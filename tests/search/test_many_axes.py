@@ -8,6 +8,7 @@ import random
 import pytest
 
 from advisor.goal import Fidelity
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.use import MethodUse, use
 from advisor.search.space.explored import Explored
 from advisor.search.space.space import MOST_COUNTED, Axis, Combination, Count, ResolvedSpace, pair_of
@@ -61,8 +62,8 @@ def with_devices(gpu_counts: tuple[int, ...]) -> ResolvedSpace:
     """Two ways to distribute, a method for one of them and one for that, and one for a single device."""
     plain = axes(4, settings=2)
     ways = (
-        Axis(method="way", settings=(use("way", fast=True), use("way", fast=False)), distributes=True),
-        Axis(method="other_way", settings=(use("other_way"),), distributes=True),
+        Axis(method="way", settings=(use("way", fast=True), use("way", fast=False)), divides=MeshAxis.DATA),
+        Axis(method="other_way", settings=(use("other_way"),), divides=MeshAxis.DATA),
     )
     on_top = (
         Axis(method="on_top", settings=(use("on_top"),), builds_on=("way",)),
@@ -118,7 +119,7 @@ def test_methods_of_which_one_is_chosen_add_up() -> None:
 def test_of_thirty_five_methods_there_are_more_than_anyone_counts(position: int) -> None:
     """The trap: with no way to distribute among them, there are trillions that are none on two devices."""
     assert MANY.counted() == Count(MOST_COUNTED, exact=False)
-    way = Axis(method="way", settings=(use("way"),), distributes=True)
+    way = Axis(method="way", settings=(use("way"),), divides=MeshAxis.DATA)
     both = space((*axes(35)[:position], way, *axes(35)[position:]), gpu_counts=(1, 2))
     assert both.counted() == Count(MOST_COUNTED, exact=False)
     on_two = space((*axes(35)[:position], way, *axes(35)[position:]), groups=(36,), gpu_counts=(2,))

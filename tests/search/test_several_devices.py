@@ -9,6 +9,7 @@ import msgspec
 import optuna
 import pytest
 
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.use import use
 from advisor.search.propose.initial_trials import seeds_of
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
@@ -24,8 +25,8 @@ IN_PLACE = use("in_place")
 AXES = (
     Axis(method="checkpoint", settings=SETTINGS["checkpoint"]),
     Axis(method="in_place", settings=(IN_PLACE,), one_device_only=True),
-    Axis(method="ddp", settings=(DDP,), distributes=True),
-    Axis(method="sharded", settings=(SHARDED,), distributes=True),
+    Axis(method="ddp", settings=(DDP,), divides=MeshAxis.DATA),
+    Axis(method="sharded", settings=(SHARDED,), divides=MeshAxis.DATA),
     Axis(method="halved", settings=(HALVED,), builds_on=("ddp",)),
 )
 

@@ -50,10 +50,11 @@ class InProcess:
         *,
         exact: FidelityResult | None = None,
         other_chance: bool = False,
+        passes: int = 1,
     ) -> FidelityResult:
         spec = FidelityTrial(
             workload=self._source,
-            policy=Policy(methods=combination.uses, micro_batch=micro_batch),
+            policy=Policy(methods=combination.uses, micro_batch=micro_batch, accumulation_steps=passes),
             model_size=self._size,
             device="cpu",
             memory_limit_bytes=2**33,

@@ -58,6 +58,7 @@ class FakeTrials:
         *,
         exact: FidelityResult | None = None,
         other_chance: bool = False,
+        passes: int = 1,
     ) -> FidelityResult:
         name = combination.label + (" by chance" if other_chance else "")
         key = f"{name}, batch {micro_batch}"

@@ -86,14 +86,14 @@ class Pool:
             yield self._with(generator.choice(once), axis, generator.choice((None, *axis.settings)))
 
     def _changed(self, combination: Combination) -> Iterator[Combination]:
-        """Every valid combination with one setting more, less or another, or on another number of devices."""
+        """Every valid combination with one setting more, less or another, or on other devices."""
         for axis in self._space.axes:
             for setting in (None, *axis.settings):
                 changed = self._with(combination, axis, setting)
                 if changed != combination and self._tried.is_valid(changed):
                     yield changed
-        for gpu_count in self._space.gpu_counts:
-            moved = self._space.completed(combination.uses, gpu_count)
+        for gpu_count, mesh in self._space.places:
+            moved = self._space.completed(combination.uses, gpu_count, mesh)
             if moved is not None and moved != combination:
                 yield moved
 
@@ -102,4 +102,4 @@ class Pool:
         uses = [use for use in combination.uses if use.name != axis.method]
         if setting is not None:
             uses.append(setting)
-        return Combination(tuple(sorted(uses, key=lambda use: use.name)), combination.gpu_count)
+        return Combination(tuple(sorted(uses, key=lambda use: use.name)), combination.gpu_count, combination.mesh)

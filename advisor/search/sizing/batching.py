@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from advisor.errors import OptionError
+from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
 from advisor.search.sizing.memory_model import round_batch
 from advisor.text.units import format_bytes
 
@@ -19,6 +20,7 @@ __all__ = [
     "dividing_gpu_counts",
     "does_not_fit",
     "nearest_global_batches",
+    "pipeline_passes",
 ]
 
 AFTER_OUT_OF_MEMORY = (0.85, 0.5)
@@ -29,8 +31,12 @@ AFTER_FLUSHES = 0.92
 """Share of a batch to try as well when memory was so full that the allocator flushed its cache."""
 
 
+_MICRO_BATCHES_OF_A_STAGE = 4
+"""At 4 stages, these leave devices without work for 16 % of the time."""
+
+
 class Batch(msgspec.Struct, frozen=True):
-    """Samples per forward pass, and passes per optimizer step, of each device.
+    """Samples per forward pass, and passes per optimizer step, of each share of the data.
 
     Attributes:
         micro_batch: Samples per forward pass.
@@ -47,16 +53,20 @@ class Batch(msgspec.Struct, frozen=True):
         return f"{self.micro_batch}" if passes == 1 else f"{self.micro_batch} x {passes}"
 
 
-def choose_batch(*, largest: int, fraction: float, global_batch: int | None = None, gpu_count: int = 1) -> Batch | None:
+def choose_batch(
+    *, largest: int, fraction: float, global_batch: int | None = None, gpu_count: int = 1, mesh: Mesh = DATA_ONLY
+) -> Batch | None:
     """Choose the batch of a trial.
 
     Args:
         largest: The largest micro-batch that fits; 0 if none does.
         fraction: Share of it to use, above 0 and up to 1.
         global_batch: Samples per optimizer step over all devices if they are fixed: the micro-batch is then the
-            largest divisor of a device's share that is at most ``fraction * largest``, and accumulation makes up the
-            rest, so that micro-batch x accumulation steps x devices is the global batch exactly.
-        gpu_count: Devices that share the global batch; must divide it (:func:`dividing_gpu_counts`).
+            largest divisor of a share that is at most ``fraction * largest``, and accumulation makes up the rest, so
+            that micro-batch x accumulation steps x shares is the global batch exactly.
+        gpu_count: Devices that train together. Their shares must divide the global batch.
+        mesh: How they divide the model: those that hold one together have one share. The micro-batches of a pipeline
+            are several (:func:`pipeline_passes`); of a fixed global batch twice its stages or more, if it has so many.
 
     Returns:
         ``None`` if not even one sample fits.
@@ -74,11 +84,43 @@ def choose_batch(*, largest: int, fraction: float, global_batch: int | None = No
         return None
     wanted = max(1, math.floor(fraction * largest + 1e-9))
     if global_batch is None:
-        return Batch(round_batch(wanted))
-    share, rest = divmod(global_batch, gpu_count)
-    assert rest == 0, f"{gpu_count} devices do not divide a global batch of {global_batch}"
-    micro_batch = next(size for size in range(min(wanted, share), 0, -1) if share % size == 0)
+        return Batch(round_batch(wanted), pipeline_passes(mesh))
+    shares = mesh.degree(MeshAxis.DATA, gpu_count)
+    share, rest = divmod(global_batch, shares)
+    assert rest == 0, f"{shares} shares do not divide a global batch of {global_batch}"
+    sizes = [size for size in range(min(wanted, share), 0, -1) if share % size == 0]
+    micro_batch = sizes[0] if mesh.pipeline == 1 else _largest_for_stages(sizes, share, mesh.pipeline)
     return Batch(micro_batch, share // micro_batch)
+
+
+def _largest_for_stages(sizes: Sequence[int], share: int, stages: int) -> int:
+    """The largest micro-batch of which a pipeline gets enough: a multiple of its stages, if there is any."""
+    for least, multiple in ((2 * stages, stages), (2 * stages, 1), (stages, 1)):
+        for size in sizes:
+            if share // size >= least and share // size % multiple == 0:
+                return size
+    raise AssertionError(f"{stages} stages cannot work on {share} samples: such a mesh is not feasible")
+
+
+def pipeline_passes(mesh: Mesh, share: int | None = None) -> int:
+    """Micro-batches of a step that profiling runs make, and of every trial whose global batch is free.
+
+    Stages wait for each other at the beginning and the end of a step: of p stages and m micro-batches
+    (p - 1) / (m + p - 1) of the time, with the simplest schedules.
+
+    Args:
+        mesh: The mesh; 1 if it has no pipeline.
+        share: Samples of a share of the global batch, if it is fixed: no more micro-batches than that.
+
+    Example:
+        >>> pipeline_passes(Mesh(pipeline=2)), pipeline_passes(Mesh(pipeline=2), share=6), pipeline_passes(Mesh())
+        (8, 6, 1)
+    """
+    stages = mesh.pipeline
+    wanted = _MICRO_BATCHES_OF_A_STAGE * stages
+    if stages == 1:
+        return 1
+    return wanted if share is None else max(stages, min(wanted, share // stages * stages))
 
 
 def dividing_gpu_counts(

@@ -9,12 +9,15 @@ import msgspec
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import DATA_ONLY, Mesh
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, judge_alone, settings_of, worst_fidelity
 from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.number_formats import format_of, why_slower
 from advisor.methods.use import MethodUse, ParameterValue
+from advisor.search.space.cut_recipes import cut_recipes
+from advisor.search.space.meshes import Meshes, MeshRules, find_meshes
 from advisor.search.space.space import Axis, ResolvedRecipe, ResolvedSpace, pair_of
 from advisor.search.space.space_file import Recipe, SearchSpace
 from advisor.workload.facts import Facts
@@ -33,6 +36,9 @@ def build_space(
     fidelity: Fidelity | None = None,
     *,
     gpu_counts: tuple[int, ...] = (1,),
+    global_batch: int | None = None,
+    machines: int = 1,
+    memory_limit_bytes: int | None = None,
     catalogue: Sequence[Method] = CATALOGUE,
 ) -> ResolvedSpace:
     """Keep what applies here.
@@ -46,11 +52,25 @@ def build_space(
         fidelity: The user's ceiling, which replaces the space's own.
         gpu_counts: Numbers of devices that may train together, ascending. Methods for several devices are no part of
             the question when it is one.
+        global_batch: Samples per optimizer step over all devices, if they are fixed.
+        machines: How many machines have equal shares of the devices.
+        memory_limit_bytes: The most memory that each of the most devices may take, if known: it decides which of the
+            meshes is tried first.
         catalogue: Every method there is.
     """
     ceiling = space.fidelity if fidelity is None else fidelity
     axes, refused, reasons = _axes(space, facts, hardware, ceiling, gpu_counts, catalogue)
     methods = {method.name: method for method in catalogue}
+    rules = MeshRules(
+        facts=facts,
+        owned=frozenset(axis.divides for axis in axes if axis.divides is not None),
+        fidelity=ceiling,
+        global_batch=global_batch,
+        machines=machines,
+    )
+    meshes = find_meshes(gpu_counts, rules)
+    axes, misfits = _on_meshes(axes, meshes, methods, facts)
+    refused |= meshes.refusals
     conflicts = {
         pair_of(first, second): reason
         for one, other in itertools.combinations(axes, 2)
@@ -67,6 +87,8 @@ def build_space(
         dropped_recipes={},
         conflicts=conflicts,
         gpu_counts=gpu_counts,
+        meshes={count: found for count, found in meshes.feasible.items() if found != (DATA_ONLY,)},
+        misfits=misfits,
         time_ratios={
             setting.label: expected_time_ratio(methods[axis.method], setting, hardware, facts)
             for axis in axes
@@ -77,7 +99,11 @@ def build_space(
     if not space.slow_formats:
         for axis in axes:
             slower |= _slower(methods[axis.method], axis.settings, facts)
-    return _with_recipes(resolved, space.recipes_on(hardware.kind), space, methods, reasons, slower)
+    resolved = _with_recipes(resolved, space.recipes_on(hardware.kind), space, methods, reasons, slower)
+    cuts = cut_recipes(resolved, methods, facts, memory_limit_bytes)
+    # Where plain training did not fit, nothing that leaves the model whole is likely to: cuts come first.
+    recipes = (*cuts, *resolved.recipes) if facts.first_loss is None else (*resolved.recipes, *cuts)
+    return msgspec.structs.replace(resolved, recipes=recipes)
 
 
 def _axes(
@@ -106,7 +132,7 @@ def _axes(
                 Axis(
                     method=method.name,
                     settings=applicable,
-                    distributes=method.distributes,
+                    divides=method.axis,
                     builds_on=method.builds_on,
                     one_device_only=bool(method.one_device_only),
                 )
@@ -115,6 +141,22 @@ def _axes(
         elif here:
             refused[method.name] = _joined(here)
     return axes, refused, reasons
+
+
+def _on_meshes(
+    axes: Sequence[Axis], meshes: Meshes, methods: Mapping[str, Method], facts: Facts
+) -> tuple[list[Axis], dict[tuple[str, Mesh], str]]:
+    """The methods that some mesh has a place for, and which settings cannot be used on which mesh."""
+    known = {mesh for found in meshes.feasible.values() for mesh in found}
+    divided = {axis for count, found in meshes.feasible.items() for mesh in found for axis in mesh.divided(count)}
+    kept = [axis for axis in axes if axis.divides is None or axis.divides in divided]
+    reasons = {
+        (setting.label, mesh): methods[axis.method].why_not_on(setting.parameters, mesh, facts)
+        for axis in kept
+        for setting in axis.settings
+        for mesh in known
+    }
+    return kept, {place: reason for place, reason in reasons.items() if reason}
 
 
 def _slower(method: Method, settings: Sequence[MethodUse], facts: Facts) -> dict[str, str]:
@@ -214,7 +256,7 @@ def _with_recipes(
         known = [recipe.uses for recipe in kept]
         for axis in resolved.axes:
             alone = tuple(setting for setting in axis.settings if setting.label not in slower)[:1]
-            if alone and not axis.distributes and not axis.builds_on and alone not in known:
+            if alone and axis.divides is None and not axis.builds_on and alone not in known:
                 kept.append(ResolvedRecipe(name=f"{axis.method} alone", hand_tuned=False, uses=alone))
     return msgspec.structs.replace(resolved, recipes=tuple(kept), dropped_recipes=dropped)
 

@@ -140,7 +140,7 @@ class Explored:
     def _wished(self, generator: random.Random, wish: Combination) -> Combination | None:
         uses = list(wish.uses)
         generator.shuffle(uses)
-        return self._space.completed(uses, wish.gpu_count)
+        return self._space.completed(uses, wish.gpu_count, wish.mesh)
 
 
 def _names(combination: Combination) -> frozenset[str]:

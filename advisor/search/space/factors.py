@@ -1,19 +1,21 @@
 """Combinations as numbers: one column of levels for each factor, and the main effects that they have.
 
-A factor is a method (off, or one of its settings), the number of devices, or the share of the largest batch. What is
-expected of each before anything was measured is a weak prior: what methods declare about their time is right to a few
-tens of percent on a device of the usual kind, and a prior that is sure of itself costs more than none where it errs.
+A factor is a method (off, or one of its settings), the devices with their mesh, or the share of the largest batch.
+What is expected of each before anything was measured is a weak prior: what methods declare about their time is right to
+a few tens of percent on a device of the usual kind, and a prior that is sure of itself costs more than none where it
+errs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from advisor.hardware.mesh import MeshAxis
 from advisor.search.space.space import Combination, ResolvedSpace
 
 __all__ = ["Choice", "Factors", "Floats", "Levels", "differences"]
@@ -33,6 +35,10 @@ not known, but what it does from one to eight tells what it does from one to fou
 
 _DEVICES_DEVIATION = 0.15
 """The same for how far off that power a number of devices is."""
+
+_CUT_MEAN, _CUT_DEVIATION = 0.1, 0.3
+"""Prior mean and standard deviation of the log of the cost of each doubling of an axis that divides the model, instead
+of the data: it adds communication or idle time, how much depends on the links and the model."""
 
 _FRACTION_DEVIATION = 0.1
 """The same for a share of the largest batch: a device that half a batch fills gains little from the rest."""
@@ -63,7 +69,7 @@ class Factors:
 
     def __init__(self, space: ResolvedSpace) -> None:
         self._places: dict[str, tuple[int, int]] = {}
-        self._counts = {count: level for level, count in enumerate(space.gpu_counts)}
+        self._devices = {place: level for level, place in enumerate(space.places)}
         self._fractions = {fraction: level for level, fraction in enumerate(space.batch_fractions)}
         self._features: list[tuple[int, Floats]] = []
         means: list[float] = []
@@ -85,20 +91,22 @@ class Factors:
                 deviations[-1] = math.hypot(_SETTING_DEVIATION, _METHOD_DEVIATION)
         self._columns = len(space.axes) + 2
         self._names = {place: label for label, place in self._places.items()}
-        self._names |= {(self._columns - 2, level): f"{count} devices" for count, level in self._counts.items()}
+        self._names |= {
+            (self._columns - 2, level): mesh.on_devices(count).removeprefix(" on ") or "1 device"
+            for (count, mesh), level in self._devices.items()
+        }
         for column, levels, deviation in (
-            (self._columns - 2, len(self._counts), _DEVICES_DEVIATION),
+            (self._columns - 2, len(self._devices), _DEVICES_DEVIATION),
             (self._columns - 1, len(self._fractions), _FRACTION_DEVIATION),
         ):
             for level in range(1, levels):
                 self._features.append((column, np.eye(levels)[level]))
                 means.append(0.0)
                 deviations.append(deviation)
-        if len(self._counts) > 1:
-            counts = np.array(space.gpu_counts, dtype=np.float64)
-            self._features.append((self._columns - 2, np.log(counts / counts[0])))
-            means.append(0.0)
-            deviations.append(_SCALING_DEVIATION)
+        for logs, mean, deviation in _scales(space):
+            self._features.append((self._columns - 2, logs))
+            means.append(mean)
+            deviations.append(deviation)
         self.prior_mean: Floats = np.array(means, dtype=np.float64)
         self.prior_deviation: Floats = np.array(deviations, dtype=np.float64)
 
@@ -114,7 +122,8 @@ class Factors:
             for use in combination.uses:
                 column, level = self._places[use.label]
                 row[column] = level
-            row[-2], row[-1] = self._counts[combination.gpu_count], self._fractions[fraction]
+            row[-2] = self._devices[combination.gpu_count, combination.mesh]
+            row[-1] = self._fractions[fraction]
             rows.append(row)
         return np.array(rows, dtype=np.int16).reshape(len(rows), self._columns)
 
@@ -124,6 +133,17 @@ class Factors:
         for number, (column, values) in enumerate(self._features):
             design[:, number] = values[levels[:, column]]
         return design
+
+
+def _scales(space: ResolvedSpace) -> Iterator[tuple[Floats, float, float]]:
+    """What grows with the devices: a value for each place, and the prior mean and deviation of its effect."""
+    counts = np.array([count for count, _ in space.places], dtype=np.float64)
+    if len(space.gpu_counts) > 1:
+        yield np.log(counts / counts[0]), 0.0, _SCALING_DEVIATION
+    for axis in (MeshAxis.TENSOR, MeshAxis.PIPELINE):
+        doublings = np.log2([mesh.degree(axis, count) for count, mesh in space.places])
+        if np.ptp(doublings) > 0:
+            yield doublings, _CUT_MEAN, _CUT_DEVIATION
 
 
 def differences(some: Levels, others: Levels) -> Floats:

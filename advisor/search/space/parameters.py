@@ -1,4 +1,9 @@
-"""A space as Optuna's parameters: one categorical per method, the number of devices, and the share of the batch."""
+"""A space as Optuna's parameters: one categorical per method, the devices, and the share of the batch.
+
+Where devices may form several meshes, one categorical has every pair of a number and a mesh. With a categorical of
+meshes for each number, a trial would also have values for the numbers that it does not use, and one point would be
+written in many ways. Where only the data is divided, the categorical is that of numbers, so that older studies go on.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ __all__ = ["Parameters"]
 _OFF = "off"
 _FRACTION = "batch_fraction"
 _DEVICES = "gpu_count"
+_MESH = "devices"
 
 
 class Parameters:
@@ -29,11 +35,15 @@ class Parameters:
     def __init__(self, space: ResolvedSpace) -> None:
         self._space = space
         self._settings = {setting.label: setting for axis in space.axes for setting in axis.settings}
+        self._places = {f"{count} {mesh.label(count)}".rstrip(): (count, mesh) for count, mesh in space.places}
+        self._labels = {place: label for label, place in self._places.items()}
         self.distributions: dict[str, CategoricalDistribution] = {
             axis.method: CategoricalDistribution((_OFF, *(setting.label for setting in axis.settings)))
             for axis in space.axes
         }
-        if len(space.gpu_counts) > 1:
+        if space.has_meshes:
+            self.distributions[_MESH] = CategoricalDistribution(tuple(self._places))
+        elif len(space.gpu_counts) > 1:
             self.distributions[_DEVICES] = CategoricalDistribution(space.gpu_counts)
         self.distributions[_FRACTION] = CategoricalDistribution(space.batch_fractions)
 
@@ -48,12 +58,13 @@ class Parameters:
 
     def choice_of(self, parameters: Mapping[str, object]) -> Choice:
         """The point that Optuna's parameters mean, valid or not."""
-        chosen = [self._settings[value] for value in parameters.values() if isinstance(value, str) and value != _OFF]
-        gpu_count = parameters.get(_DEVICES, self._space.gpu_counts[0])
+        values = [parameters[axis.method] for axis in self._space.axes]
+        chosen = [self._settings[value] for value in values if isinstance(value, str) and value != _OFF]
+        place = parameters.get(_MESH, str(parameters.get(_DEVICES, self._space.gpu_counts[0])))
         fraction = parameters[_FRACTION]
-        assert isinstance(gpu_count, int)
+        assert isinstance(place, str)
         assert isinstance(fraction, int | float)
-        combination = Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count)
+        combination = Combination(tuple(sorted(chosen, key=lambda use: use.name)), *self._places[place])
         return Choice(combination, float(fraction))
 
     def of(self, choice: Choice) -> dict[str, str | int | float]:
@@ -62,6 +73,8 @@ class Parameters:
         parameters: dict[str, str | int | float] = {
             axis.method: labels.get(axis.method, _OFF) for axis in self._space.axes
         }
+        if _MESH in self.distributions:
+            parameters[_MESH] = self._labels[choice.combination.gpu_count, choice.combination.mesh]
         if _DEVICES in self.distributions:
             parameters[_DEVICES] = choice.combination.gpu_count
         parameters[_FRACTION] = choice.fraction

@@ -8,6 +8,7 @@ import msgspec
 
 from advisor.errors import SearchSpaceError
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import judge_alone, settings_of
@@ -23,8 +24,9 @@ _RECIPE = "asked for"
 def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
     """A space of the methods asked for: at the space's own values, or all that they declare where it has none.
 
-    What trains on several devices stays as it is unless one of those methods is asked for: on several devices there
-    must be one. All of the methods together are the first thing that is tried after plain training, then each alone.
+    What divides the data among several devices stays as it is unless one of those methods is asked for: on several
+    devices there must be one. All of the methods together are the first thing that is tried after plain training, then
+    each alone.
 
     Args:
         space: The space to take values, batch fractions and recipes from.
@@ -35,7 +37,7 @@ def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
     """
     asked = [get_method(name) for name in dict.fromkeys(names)]
     kept = {method.name: space.methods.get(method.name) for method in asked}
-    if not any(method.distributes for method in asked):
+    if not any(method.axis is MeshAxis.DATA for method in asked):
         kept |= {method.name: space.methods[method.name] for method in _for_several(CATALOGUE, space)}
     together: dict[str, dict[str, ParameterValue | list[ParameterValue]] | None] = {
         method.name: {parameter.name: list(space.values_of(method, parameter)) for parameter in method.parameters}
@@ -85,7 +87,8 @@ def check_requested(names: Sequence[str], resolved: ResolvedSpace) -> None:
 
 
 def _for_several(catalogue: Sequence[Method], space: SearchSpace) -> list[Method]:
-    return [method for method in catalogue if (method.distributes or method.builds_on) and method.name in space.methods]
+    for_several = (method for method in catalogue if method.axis is MeshAxis.DATA or method.builds_on)
+    return [method for method in for_several if method.name in space.methods]
 
 
 def _refused(name: str, reason: str) -> SearchSpaceError:

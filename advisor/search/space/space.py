@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from advisor.goal import Fidelity
+from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 
@@ -37,14 +38,14 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         method: Name of the method.
         settings: Its settings that apply here.
-        distributes: Whether it trains on several devices: on several, exactly one such method is in use; on one, none.
+        divides: The axis of the mesh that it divides among devices, if it trains on several.
         builds_on: Methods of which one must be in use beside it, if any are named.
         one_device_only: Whether it cannot be used on several devices.
     """
 
     method: str
     settings: tuple[MethodUse, ...]
-    distributes: bool = False
+    divides: MeshAxis | None = None
     builds_on: tuple[str, ...] = ()
     one_device_only: bool = False
 
@@ -55,21 +56,41 @@ class Combination(msgspec.Struct, frozen=True, dict=True):
     Attributes:
         uses: The methods, sorted by name.
         gpu_count: Devices that train together.
+        mesh: How they divide the model.
     """
 
     uses: tuple[MethodUse, ...] = ()
     gpu_count: int = 1
+    mesh: Mesh = DATA_ONLY
 
     @classmethod
     def of(cls, policy: Policy) -> Combination:
         """A policy without its batch."""
-        return cls(policy.methods, policy.gpu_count)
+        return cls(policy.methods, policy.gpu_count, policy.axes)
+
+    @property
+    def data_degree(self) -> int:
+        """Shares that a batch is divided into."""
+        return self.mesh.degree(MeshAxis.DATA, self.gpu_count)
 
     @functools.cached_property
     def label(self) -> str:
         """The methods in words (``"plain"`` without any), and the devices when there are several."""
         methods = " + ".join(use.label for use in self.uses) or "plain"
-        return methods if self.gpu_count == 1 else f"{methods} on {self.gpu_count} devices"
+        return methods + self.mesh.on_devices(self.gpu_count)
+
+    def policy(
+        self, micro_batch: int, accumulation_steps: int = 1, *, settled: Mapping[str, str] | None = None
+    ) -> Policy:
+        """The combination at a batch of each share of the data."""
+        return Policy(
+            methods=self.uses,
+            micro_batch=micro_batch,
+            accumulation_steps=accumulation_steps,
+            gpu_count=self.gpu_count,
+            mesh=self.mesh,
+            settled=dict(settled or {}),
+        )
 
 
 class ResolvedRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +101,14 @@ class ResolvedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         hand_tuned: Whether it is the experienced person's setting.
         uses: Its methods, sorted by name; empty when all of a hand-tuned recipe's parts were refused.
         notes: What was left out of it, and why.
+        place: The number of devices and the mesh that it is for; ``None`` for the most devices that it works on.
     """
 
     name: str
     hand_tuned: bool
     uses: tuple[MethodUse, ...]
     notes: tuple[str, ...] = ()
+    place: tuple[int, Mesh] | None = None
 
 
 class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +125,8 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         conflicts: Pairs of settings' labels that exclude each other -> why.
         gpu_counts: Numbers of devices that may train together, ascending.
         time_ratios: Setting's label -> what it is expected to do to the time of a step here, as a ratio; others: 1.
+        meshes: Number of devices -> the meshes that they may form, the plainest first; others: data alone is divided.
+        misfits: Setting's label and a mesh that it cannot be used on -> why.
     """
 
     name: str
@@ -114,6 +139,22 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: dict[tuple[str, str], str]
     gpu_counts: tuple[int, ...] = (1,)
     time_ratios: dict[str, float] = {}
+    meshes: dict[int, tuple[Mesh, ...]] = {}
+    misfits: dict[tuple[str, Mesh], str] = {}
+
+    @property
+    def places(self) -> tuple[tuple[int, Mesh], ...]:
+        """Every number of devices with each of its meshes."""
+        return tuple((count, mesh) for count in self.gpu_counts for mesh in self.meshes_on(count))
+
+    @property
+    def has_meshes(self) -> bool:
+        """Whether devices may divide anything but the data."""
+        return any(mesh != DATA_ONLY for _, mesh in self.places)
+
+    def meshes_on(self, gpu_count: int) -> tuple[Mesh, ...]:
+        """The meshes that a number of devices may form, the plainest first."""
+        return self.meshes.get(gpu_count, (DATA_ONLY,))
 
     def conflict_in(self, uses: Sequence[MethodUse]) -> str | None:
         """Why these settings exclude each other, or ``None`` if they do not."""
@@ -123,35 +164,41 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         return next((self.conflicts[pair] for pair in pairs if pair in self.conflicts), None)
 
     def combinations(self) -> Iterator[Combination]:
-        """Every valid combination; for each number of devices the plainest first."""
-        for gpu_count in self.gpu_counts:
-            yield from self._combinations_on(gpu_count)
+        """Every valid combination; for each number of devices, and each of its meshes, the plainest first."""
+        for gpu_count, mesh in self.places:
+            yield from self._combinations_on(gpu_count, mesh)
 
-    def _combinations_on(self, gpu_count: int) -> Iterator[Combination]:
-        axes = [axis for axis in self.axes if not (axis.distributes if gpu_count == 1 else axis.one_device_only)]
-        # Behind the last way to distribute, what has chosen none need not be followed any further.
-        last_way = max((place for place, axis in enumerate(axes) if axis.distributes), default=-1)
+    def _combinations_on(self, gpu_count: int, mesh: Mesh) -> Iterator[Combination]:
+        axes = [axis for axis in self.axes if _has_place(axis, gpu_count, mesh)]
+        # Behind the last way to divide an axis, what has chosen none need not be followed any further.
+        last_way = {
+            divided: max((place for place, axis in enumerate(axes) if axis.divides is divided), default=-1)
+            for divided in mesh.divided(gpu_count)
+        }
 
-        def extend(position: int, chosen: tuple[MethodUse, ...]) -> Iterator[Combination]:
-            if gpu_count > 1 and position > last_way and not self._distributing(chosen):
+        def extend(position: int, chosen: tuple[MethodUse, ...], owned: frozenset[MeshAxis]) -> Iterator[Combination]:
+            if any(position > last for divided, last in last_way.items() if divided not in owned):
                 return
             if position == len(axes):
-                if self._has_dependencies(chosen) and (gpu_count == 1) == (self._distributing(chosen) == 0):
-                    yield Combination(tuple(sorted(chosen, key=lambda use: use.name)), gpu_count)
+                if self._has_dependencies(chosen):
+                    yield Combination(_sorted(chosen), gpu_count, mesh)
                 return
-            yield from extend(position + 1, chosen)
-            for setting in axes[position].settings:
-                if axes[position].distributes and self._distributing(chosen):
-                    break
-                if not any(pair_of(setting, other) in self.conflicts for other in chosen):
-                    yield from extend(position + 1, (*chosen, setting))
+            yield from extend(position + 1, chosen, owned)
+            axis = axes[position]
+            if axis.divides in owned:
+                return
+            owned = owned if axis.divides is None else owned | {axis.divides}
+            for setting in axis.settings:
+                excluded = any(pair_of(setting, other) in self.conflicts for other in chosen)
+                if not excluded and (setting.label, mesh) not in self.misfits:
+                    yield from extend(position + 1, (*chosen, setting), owned)
 
-        return extend(0, ())
+        return extend(0, (), frozenset())
 
-    def _distributing(self, uses: Sequence[MethodUse]) -> int:
-        """How many of the methods train on several devices."""
-        names = {axis.method for axis in self.axes if axis.distributes}
-        return sum(use.name in names for use in uses)
+    def _divided_by(self, uses: Sequence[MethodUse]) -> list[MeshAxis]:
+        """The axes that the methods divide, one for each method that does."""
+        divides = {axis.method: axis.divides for axis in self.axes if axis.divides is not None}
+        return [divides[use.name] for use in uses if use.name in divides]
 
     def _has_dependencies(self, uses: Sequence[MethodUse]) -> bool:
         return not self._without_dependencies(uses)
@@ -165,62 +212,72 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             if axis.method in names and axis.builds_on and not names & set(axis.builds_on)
         }
 
-    def on_devices(self, uses: tuple[MethodUse, ...], gpu_count: int) -> Combination | None:
-        """Methods on a number of devices: with the first way to distribute that goes with them, if they name none.
+    def on_devices(self, uses: tuple[MethodUse, ...], gpu_count: int, mesh: Mesh | None = None) -> Combination | None:
+        """Methods on a number of devices: each axis that none of them divides is by the first way that goes with them.
 
         Args:
             uses: Methods that do not exclude each other.
             gpu_count: Number of devices.
+            mesh: How they divide the model; ``None`` for the plainest mesh on which the methods can be used.
 
         Returns:
-            ``None`` if one of them cannot be used there, or nothing that distributes goes with them.
+            ``None`` if one of them cannot be used there, or no way to divide an axis goes with them.
         """
-        distributing = self._distributing(uses)
-        if gpu_count == 1:
-            return Combination(uses) if distributing == 0 and self._has_dependencies(uses) else None
-        if any(axis.one_device_only and axis.method in {use.name for use in uses} for axis in self.axes):
+        meshes = self.meshes_on(gpu_count) if mesh is None else (mesh,)
+        found = (self._on_mesh(uses, gpu_count, one) for one in meshes)
+        return next((one for one in found if one is not None), None)
+
+    def _on_mesh(self, uses: tuple[MethodUse, ...], gpu_count: int, mesh: Mesh) -> Combination | None:
+        owned, divided = self._divided_by(uses), mesh.divided(gpu_count)
+        placeless = {axis.method for axis in self.axes if not _has_place(axis, gpu_count, mesh)}
+        if len(set(owned)) < len(owned) or any(use.name in placeless for use in uses):
             return None
-        if distributing:
-            return Combination(uses, gpu_count) if distributing == 1 and self._has_dependencies(uses) else None
-        for axis in self.axes:
-            for setting in axis.settings if axis.distributes else ():
-                if self.conflict_in((*uses, setting)) is None and self._has_dependencies((*uses, setting)):
-                    return Combination(tuple(sorted((*uses, setting), key=lambda use: use.name)), gpu_count)
+        if any((use.label, mesh) in self.misfits for use in uses):
+            return None
+        missing = [one for one in divided if one not in owned]
+        ways = [[setting for axis in self.axes if axis.divides is one for setting in axis.settings] for one in missing]
+        for chosen in itertools.product(*ways):
+            every = _sorted((*uses, *chosen))
+            misfit = any((use.label, mesh) in self.misfits for use in chosen)
+            if not misfit and (not chosen or self.conflict_in(every) is None) and self._has_dependencies(every):
+                return Combination(every, gpu_count, mesh)
         return None
 
     def accepts(self, combination: Combination) -> bool:
         """Whether a combination of settings of this space is a valid one."""
         return (
             combination.gpu_count in self.gpu_counts
+            and combination.mesh in self.meshes_on(combination.gpu_count)
             and len({use.name for use in combination.uses}) == len(combination.uses)
             and self.conflict_in(combination.uses) is None
-            and self.on_devices(combination.uses, combination.gpu_count) == combination
+            and self.on_devices(combination.uses, combination.gpu_count, combination.mesh) == combination
         )
 
-    def completed(self, uses: Sequence[MethodUse], gpu_count: int) -> Combination | None:
+    def completed(self, uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh) -> Combination | None:
         """The combination of as many of these settings as go together, the first before the others.
 
         Args:
             uses: Settings of this space, perhaps several of one method.
             gpu_count: One of the numbers of devices.
+            mesh: One of their meshes.
 
         Returns:
-            ``None`` if none of them distributes on several devices, and nothing that does goes with them.
+            ``None`` if none of them divides an axis of several devices, and nothing that does goes with them.
         """
         axes = {axis.method: axis for axis in self.axes}
         kept: list[MethodUse] = []
         for use in uses:
             axis = axes[use.name]
-            if axis.distributes if gpu_count == 1 else axis.one_device_only:
+            if not _has_place(axis, gpu_count, mesh) or (use.label, mesh) in self.misfits:
                 continue
-            if axis.distributes and self._distributing(kept):
+            if axis.divides is not None and axis.divides in self._divided_by(kept):
                 continue
             if any(use.name == other.name or pair_of(use, other) in self.conflicts for other in kept):
                 continue
             kept.append(use)
         while lonely := self._without_dependencies(kept):
             kept = [use for use in kept if use.name not in lonely]
-        return self.on_devices(tuple(sorted(kept, key=lambda use: use.name)), gpu_count)
+        return self.on_devices(_sorted(kept), gpu_count, mesh)
 
     def draw(self, generator: random.Random) -> Combination | None:
         """A valid combination at random: any may be drawn, with few methods as well as with many.
@@ -228,10 +285,12 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         Drawn evenly, nearly all would have as many methods as go together, for that is how nearly all are.
         """
         gpu_count = generator.choice(self.gpu_counts)
+        meshes = self.meshes_on(gpu_count)
+        mesh = generator.choice(meshes) if len(meshes) > 1 else meshes[0]
         share = generator.random()
         uses = [generator.choice(axis.settings) for axis in self.axes if generator.random() < share]
         generator.shuffle(uses)
-        return self.completed(uses, gpu_count)
+        return self.completed(uses, gpu_count, mesh)
 
     def counted(self) -> Count:
         """Number of valid combinations, whatever the batch; of a large space, that there are more than so many."""
@@ -248,3 +307,14 @@ def pair_of(first: MethodUse, second: MethodUse) -> tuple[str, str]:
     """The labels of two settings in a fixed order: the key of :attr:`ResolvedSpace.conflicts`."""
     low, high = sorted((first.label, second.label))
     return low, high
+
+
+def _has_place(axis: Axis, gpu_count: int, mesh: Mesh) -> bool:
+    """Whether a method can be used on a mesh: what divides an axis, where that has several devices."""
+    if axis.divides is not None:
+        return axis.divides in mesh.divided(gpu_count)
+    return gpu_count == 1 or not axis.one_device_only
+
+
+def _sorted(uses: Sequence[MethodUse]) -> tuple[MethodUse, ...]:
+    return tuple(sorted(uses, key=lambda use: use.name))

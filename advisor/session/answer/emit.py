@@ -22,6 +22,7 @@ from advisor.errors import PolicyError
 from advisor.files import set_aside, write_whole
 from advisor.goal import Goal, GoalKind
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, policy_source
 from advisor.policy.wrapper import size_lines, wrapper_source
 from advisor.report.comparison import comparison_sentence
@@ -277,6 +278,7 @@ def _measured_words(candidate: Candidate) -> str:
     measurement, policy = candidate.measurement, candidate.policy
     assert measurement is not None
     each = " of each device" if policy.gpu_count > 1 else ""
+    each = each if policy.axes == DATA_ONLY else " of the fullest device"
     return (
         f"{format_rate(measurement.samples_per_second)} samples/s, peak {format_bytes(measurement.memory.peak_bytes)}"
         f"{each} at {policy.global_batch} samples per optimizer step"

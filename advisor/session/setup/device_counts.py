@@ -5,6 +5,7 @@ Called by preparation before the workload is known, and by fit when it is.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -12,10 +13,12 @@ import msgspec
 from advisor.errors import OptionError, SearchSpaceError
 from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.hardware.mesh import DATA_ONLY, MeshAxis
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import worst_fidelity
 from advisor.search.sizing.batching import dividing_gpu_counts
 from advisor.search.space.build_space import build_space
+from advisor.search.space.meshes import MeshRules, find_meshes
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
@@ -28,6 +31,7 @@ __all__ = [
     "Devices",
     "build_on_devices",
     "choose_devices",
+    "may_cut",
     "nothing_distributes",
     "with_global_batch",
     "within_fidelity",
@@ -41,8 +45,16 @@ NO_GLOBAL_BATCH = (
 WAYS = tuple(method.name for method in CATALOGUE if method.distributes)
 """The methods that train on several devices."""
 
+_CUTS = tuple(method.name for method in CATALOGUE if method.axis not in (None, MeshAxis.DATA))
+"""Those of them that divide the model."""
+
 _RANKS_PER_CORE = 4
 """To see how it works a few ranks may share a core; hundreds of processes only bring the machine down."""
+
+
+def may_cut(space: SearchSpace) -> bool:
+    """Whether the space has a method that divides the model, so that several devices have one share of a batch."""
+    return bool(set(_CUTS) & set(space.methods))
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +143,10 @@ def _default_counts(goal: GoalKind, hardware: Hardware, machines: int) -> tuple[
     return tuple(sorted({1, *(machines * count for count in on_each)}))
 
 
-def with_global_batch(goal: Goal, facts: Facts) -> Goal:
+def with_global_batch(goal: Goal, facts: Facts, space: SearchSpace | None = None) -> Goal:
     """The goal with its global batch, and the numbers of devices that it can be split over.
+
+    Devices that hold a model together have one share of it.
 
     ``cheapest`` compares policies that train alike: on the user's own batch, if no other is stated.
 
@@ -153,7 +167,21 @@ def with_global_batch(goal: Goal, facts: Facts) -> Goal:
             f"{name} must be a batch that make_batch makes, but it is {goal.global_batch} and make_batch returns no "
             f"more than {format_count(most, 'sample')}. Let make_batch return more, or state at most {most}."
         )
+    cuts = [] if space is None else _that_cut(space, facts, goal)
+    if cuts:
+        kept = [count for count in goal.gpu_counts if goal.global_batch % count == 0 or count in cuts]
+        return msgspec.structs.replace(goal, gpu_counts=tuple(kept))
     return msgspec.structs.replace(goal, gpu_counts=dividing_gpu_counts(goal.global_batch, goal.gpu_counts, name=name))
+
+
+def _that_cut(space: SearchSpace, facts: Facts, goal: Goal) -> list[int]:
+    """Numbers of devices that may hold models in several parts, as far as that is known before methods are judged."""
+    owned = frozenset(method.axis for method in CATALOGUE if method.axis is not None and method.name in space.methods)
+    rules = MeshRules(
+        facts=facts, owned=owned, fidelity=goal.fidelity, global_batch=goal.global_batch, machines=goal.machines
+    )
+    found = find_meshes(goal.gpu_counts, rules).feasible
+    return [count for count, meshes in found.items() if any(mesh != DATA_ONLY for mesh in meshes)]
 
 
 def build_on_devices(
@@ -174,7 +202,16 @@ def build_on_devices(
     Raises:
         SearchSpaceError: There is no way to train on several devices that were asked for.
     """
-    resolved = build_space(space, facts, hardware, goal.fidelity, gpu_counts=goal.gpu_counts)
+    build = functools.partial(
+        build_space,
+        space,
+        facts,
+        hardware,
+        global_batch=goal.global_batch,
+        machines=goal.machines,
+        memory_limit_bytes=goal.limit_on(goal.gpu_counts[-1]),
+    )
+    resolved = build(goal.fidelity, gpu_counts=goal.gpu_counts)
     without = [count for count in goal.gpu_counts if resolved.on_devices((), count) is None]
     if not without:
         return resolved, None
@@ -184,7 +221,7 @@ def build_on_devices(
             fidelity
             for fidelity in Fidelity
             if fidelity.rank > goal.fidelity.rank
-            and build_space(space, facts, hardware, fidelity, gpu_counts=goal.gpu_counts).on_devices((), without[0])
+            and build(fidelity, gpu_counts=goal.gpu_counts).on_devices((), without[0])
         ),
         None,
     )
@@ -200,7 +237,7 @@ def build_on_devices(
     note = f"{', '.join(map(str, without))} devices were left out: {_rule(why)}"
     if allowing is not None:
         note += f" (--fidelity {allowing.value} allows one)"
-    return build_space(space, facts, hardware, goal.fidelity, gpu_counts=counts), note
+    return build(goal.fidelity, gpu_counts=counts), note
 
 
 def nothing_distributes(count: int, why: str, allowing: Fidelity | None = None) -> str:
@@ -246,12 +283,17 @@ def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goa
         OptionError: No number of devices is left.
     """
     beyond = []
-    for count in goal.gpu_counts:
-        plainest = space.on_devices((), count)
-        assert plainest is not None, "a space without a way to distribute is refused before"
-        fidelity = worst_fidelity(plainest.uses, accumulation_steps=1, facts=facts, gpu_count=count)
+    within = dict(space.meshes)
+    for count, mesh in space.places:
+        plainest = space.on_devices((), count, mesh)
+        if plainest is None:
+            continue  # the methods that divide its axes do not go together
+        fidelity = worst_fidelity(plainest.uses, accumulation_steps=1, facts=facts, gpu_count=count, mesh=mesh)
         if not goal.fidelity.allows(fidelity):
-            beyond.append(count)
+            within[count] = tuple(one for one in within.get(count, (mesh,)) if one != mesh)
+            if not within[count]:
+                beyond.append(count)
+    space = msgspec.structs.replace(space, meshes=within)
     if not beyond:
         return goal, space, ""
     counts = tuple(count for count in goal.gpu_counts if count not in beyond)

@@ -50,7 +50,7 @@ def fit_to_workload(
             f"a batch is trained on in one piece, on one device: {uncut}. Give training.step no more samples than the "
             "policy's micro-batch"
         )
-    split = with_global_batch(goal, facts)
+    split = with_global_batch(goal, facts, space)
     if split.gpu_counts != goal.gpu_counts:
         left_out = ", ".join(str(count) for count in goal.gpu_counts if count not in split.gpu_counts)
         say(f"a global batch of {split.global_batch} cannot be split over {left_out} devices: left out")

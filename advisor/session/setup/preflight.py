@@ -10,7 +10,7 @@ from advisor.goal import GoalKind
 from advisor.search.sizing.batching import dividing_gpu_counts
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
-from advisor.session.setup.device_counts import NO_GLOBAL_BATCH, WAYS, nothing_distributes
+from advisor.session.setup.device_counts import NO_GLOBAL_BATCH, WAYS, may_cut, nothing_distributes
 from advisor.workload.outline import read_outline
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
@@ -31,9 +31,9 @@ def check_preflight(request: TuneRequest, space: SearchSpace, gpu_counts: Sequen
         OptionError: ``cheapest`` without a global batch, or one that cannot be split over any number of devices.
         SearchSpaceError: Several devices were asked for, and the space has no method for them.
     """
-    if request.global_batch is not None:
+    if request.global_batch is not None and not may_cut(space):
         gpu_counts = dividing_gpu_counts(request.global_batch, gpu_counts)
-    elif request.goal is GoalKind.CHEAPEST and _states_no_batch(request.source):
+    if request.global_batch is None and request.goal is GoalKind.CHEAPEST and _states_no_batch(request.source):
         raise OptionError(NO_GLOBAL_BATCH)
     several = [count for count in gpu_counts if count > 1]
     if several and request.asks_for_several and not set(WAYS) & set(space.methods):

@@ -6,6 +6,7 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.effects import changed_nothing
 from advisor.goal import Fidelity, Goal
 from advisor.hardware.hardware import Hardware
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import draws_other_masks, judge, worst_fidelity
@@ -132,9 +133,9 @@ class CandidateMaker:
 
     def effects(self, combination: Combination) -> tuple[str, ...]:
         """Notes of methods that were applied but changed nothing."""
-        reference = self._trials.reference(combination.gpu_count)
-        if reference is None or combination == reference:
-            return ()
+        reference = self._trials.reference(combination.data_degree)
+        if reference is None or combination == reference or combination.mesh != DATA_ONLY:
+            return ()  # on another mesh everything takes other memory
         own, plain = self._trials.sizing_of(combination), self._trials.sizing_of(reference)
         if own is None or plain is None:
             return ()
@@ -144,10 +145,5 @@ class CandidateMaker:
     def policy(self, combination: Combination, batch: Batch) -> Policy:
         """The policy with the settings its methods chose in profiling runs, whose memory predictions hold for those."""
         sizing = self._trials.sizing_of(combination)
-        return Policy(
-            methods=combination.uses,
-            micro_batch=batch.micro_batch,
-            accumulation_steps=batch.accumulation_steps,
-            gpu_count=combination.gpu_count,
-            settled={} if sizing is None else sizing.settled,
-        )
+        settled = None if sizing is None else sizing.settled
+        return combination.policy(batch.micro_batch, batch.accumulation_steps, settled=settled)

@@ -249,6 +249,7 @@ class ComparingEvaluator(Evaluator):
             fraction=1.0,
             global_batch=self._goal.global_batch,
             gpu_count=largest.gpu_count,
+            mesh=largest.axes,
         )
         assert batch is not None, "at least one sample fits"
         return self._make.policy(Combination.of(largest), batch)

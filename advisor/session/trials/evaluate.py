@@ -8,10 +8,11 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import GoalKind
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.timing import NEAR
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
-from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch
+from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, pipeline_passes
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
@@ -86,6 +87,8 @@ class Evaluator:
         If neither is stated, a default.
         """
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
+        plainest = self._trials.plainest(devices)
+        mesh = DATA_ONLY if plainest is None else plainest.mesh
         if own is None and self._goal.kind is GoalKind.FASTER:
             own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
         most = self._trials.most_samples
@@ -94,8 +97,8 @@ class Evaluator:
                 self._note(f"BATCH_SIZE is {own}, but make_batch makes no more than {format_count(most, 'sample')}")
             own = most
         if own is None or fixed is None:
-            return None if own is None else Batch(own)
-        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices)
+            return None if own is None else Batch(own, pipeline_passes(mesh))
+        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices, mesh=mesh)
 
     @property
     def _fewest_devices(self) -> int:
@@ -103,12 +106,12 @@ class Evaluator:
 
     def is_plainest(self, combination: Combination) -> bool:
         """Whether it is plain training on the fewest devices."""
-        return combination == self._trials.reference(self._fewest_devices)
+        return combination == self._trials.plainest(self._fewest_devices)
 
     def baseline(self) -> Candidate | None:
         """Plain training at the user's own batch, on the fewest devices; ``None`` when the workload states none."""
         batch = self.own_batch()
-        plain = self._trials.reference(self._fewest_devices)
+        plain = self._trials.plainest(self._fewest_devices)
         if batch is None or plain is None:
             return None
         model, failure = self._size(plain, Role.BASELINE)
@@ -116,8 +119,9 @@ class Evaluator:
             return failure
         fits = model.largest_batch(self._trials.limit_on(plain.gpu_count), margin=0.0, rounded=False)
         if self._facts.default_batch is None and self._goal.global_batch is None:
-            within = self._batch(model, 1.0, plain.gpu_count)
-            batch = Batch(min(batch.micro_batch, 1 if within is None else within.micro_batch))
+            within = self._batch(model, 1.0, plain)
+            most = 1 if within is None else within.micro_batch
+            batch = Batch(min(batch.micro_batch, most), batch.accumulation_steps)
         policy = self._make.policy(plain, batch)
         if fits < batch.micro_batch:
             return self._make.too_big(policy, Role.BASELINE, model)
@@ -180,7 +184,7 @@ class Evaluator:
         if model is None:
             assert failure is not None
             return Evaluation(candidate=failure, settles_combination=True)
-        batch = self._batch(model, fraction, combination.gpu_count)
+        batch = self._batch(model, fraction, combination)
         if batch is None:
             too_big = self._make.too_big(self._make.policy(combination, Batch(1)), role, model)
             return Evaluation(candidate=too_big, settles_combination=True)
@@ -241,6 +245,7 @@ class Evaluator:
             fraction=1.0,
             global_batch=self._goal.global_batch,
             gpu_count=combination.gpu_count,
+            mesh=combination.mesh,
         )
         if batch is None or batch.micro_batch >= policy.micro_batch:
             return None
@@ -280,6 +285,7 @@ class Evaluator:
             fraction=_HALF,
             global_batch=self._goal.global_batch,
             gpu_count=policy.gpu_count,
+            mesh=policy.axes,
         )
         assert batch is not None, "at least one sample fits"
         half = self._make.policy(Combination.of(policy), batch)
@@ -303,8 +309,9 @@ class Evaluator:
             return known, None
         largest = self._goal.global_batch
         if largest is not None:
-            largest //= combination.gpu_count
-        plain = self._trials.reference(combination.gpu_count)
+            share = largest // combination.data_degree
+            largest = share // min(pipeline_passes(combination.mesh, share), 2 * combination.mesh.pipeline)
+        plain = self._trials.reference(combination.data_degree)
         if plain is not None and combination != plain and self._trials.sizing_of(plain) is None:
             # A continued study has plain training on disk but not in memory. Without it no loss could be compared, and
             # a method that breaks the training would pass.
@@ -316,16 +323,20 @@ class Evaluator:
             return model, None
         return None, self._make.failed_sizing(policy, role, result)
 
-    def _batch(self, model: MemoryModel, fraction: float, gpu_count: int) -> Batch | None:
+    def _batch(self, model: MemoryModel, fraction: float, combination: Combination) -> Batch | None:
         """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""
-        largest = model.largest_batch(self._trials.limit_on(gpu_count))
+        largest = model.largest_batch(self._trials.limit_on(combination.gpu_count))
         if model.most_samples is not None and largest >= round_batch(model.most_samples):
             self._note(
                 f"make_batch makes no more than {format_count(self._trials.most_samples or 0, 'sample')}: larger "
                 "batches were not measured"
             )
         if largest >= 1 and self._goal.global_batch is None:
-            in_time = round_batch(model.largest_within_seconds(self._budget.limits.longest_step_seconds))
+            in_time = round_batch(
+                model.largest_within_seconds(
+                    self._budget.limits.longest_step_seconds / pipeline_passes(combination.mesh)
+                )
+            )
             if in_time < largest:
                 self._note(
                     f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a "
@@ -333,7 +344,11 @@ class Evaluator:
                 )
                 largest = in_time
         return choose_batch(
-            largest=largest, fraction=fraction, global_batch=self._goal.global_batch, gpu_count=gpu_count
+            largest=largest,
+            fraction=fraction,
+            global_batch=self._goal.global_batch,
+            gpu_count=combination.gpu_count,
+            mesh=combination.mesh,
         )
 
     def _note(self, note: str) -> None:

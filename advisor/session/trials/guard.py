@@ -52,7 +52,7 @@ class Guard:
         known = self._known.get(_key(candidate))
         if known is not None:
             return msgspec.structs.replace(candidate, guard=known, not_compared="")
-        reference = self._trials.reference(candidate.policy.gpu_count)
+        reference = self._trials.reference(candidate.policy.data_degree)
         if reference is None or reference == Combination.of(candidate.policy):
             return candidate
         failed = self._failed.get(_key(candidate)) or ("" if self._budget.may_compare else _NO_TIME)
@@ -73,17 +73,18 @@ class Guard:
         known = self._known.get(_key(candidate))
         if known is not None:
             return msgspec.structs.replace(candidate, guard=known, not_compared="")
-        if self._trials.reference(candidate.policy.gpu_count) in (None, Combination.of(candidate.policy)):
+        if self._trials.reference(candidate.policy.data_degree) in (None, Combination.of(candidate.policy)):
             return candidate
         return msgspec.structs.replace(candidate, not_compared=candidate.not_compared or _INTERRUPTED)
 
     def _compare(self, candidate: Candidate, reference: Combination) -> tuple[FidelityMeasurement | None, str]:
         trials = self._trials.at_size(candidate.model_size) if candidate.model_size else self._trials
-        exact, micro_batch = _reference_run(trials, reference)
+        passes = candidate.policy.axes.pipeline  # a pipeline needs as many micro-batches, and so has its reference
+        exact, micro_batch = _reference_run(trials, reference, passes)
         if candidate.model_size and exact.outcome is Outcome.OUT_OF_MEMORY:
             # Methods do not depend on the size: compare them where plain training fits.
             trials = self._trials
-            exact, micro_batch = _reference_run(trials, reference)
+            exact, micro_batch = _reference_run(trials, reference, passes)
         if exact.fidelity is None:
             if exact.outcome is Outcome.OUT_OF_MEMORY:
                 return None, "plain training does not fit"
@@ -102,7 +103,8 @@ class Guard:
     ) -> tuple[FidelityMeasurement | None, str]:
         exact = reference_run.fidelity
         assert exact is not None, "it went well"
-        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=reference_run)
+        passes = candidate.policy.axes.pipeline
+        own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=reference_run, passes=passes)
         if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
             # A compiling method says nothing about other durations; reserving as much would end the search early.
             self._budget.durations.learn_comparison_seconds(own.wall_seconds)
@@ -120,7 +122,7 @@ class Guard:
             found = msgspec.structs.replace(found, began=None)
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
             # Measure the effect of chance only where it may have to excuse something.
-            chance = trials.fidelity(reference, micro_batch, exact=reference_run, other_chance=True)
+            chance = trials.fidelity(reference, micro_batch, exact=reference_run, other_chance=True, passes=passes)
             found = msgspec.structs.replace(found, noise=_noise(chance, exact))
             return found, ""
         idle = [note for note in own.notes if _IDLE in note and note not in candidate.notes]
@@ -128,12 +130,12 @@ class Guard:
         return (None, f"at {format_count(micro_batch, 'sample')} {idle[0]}") if idle else (found, "")
 
 
-def _reference_run(trials: Trials, reference: Combination) -> tuple[FidelityResult, int]:
+def _reference_run(trials: Trials, reference: Combination, passes: int) -> tuple[FidelityResult, int]:
     """The reference run and its batch: the first of every sizing, or one sample."""
-    result = trials.fidelity(reference, trials.first_batch)
+    result = trials.fidelity(reference, trials.first_batch, passes=passes)
     if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
         return result, trials.first_batch
-    return trials.fidelity(reference, 1), 1
+    return trials.fidelity(reference, 1, passes=passes), 1
 
 
 def _noise(chance: FidelityResult, exact: FidelityRecord) -> NoiseFloor | None:

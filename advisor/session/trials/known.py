@@ -29,11 +29,11 @@ class Known:
         self._sizings: dict[str, Sizing] = {}
         self._models: dict[str, MemoryModel] = {}
 
-    def learn_sizing(self, combination: Combination, result: SizeResult) -> None:
-        """Record the profiling runs of a combination."""
+    def learn_sizing(self, combination: Combination, result: SizeResult, *, passes: int = 1) -> None:
+        """Record the profiling runs of a combination, whose steps had so many micro-batches."""
         assert result.sizing is not None, "there were some"
         self._sizings[combination.label] = result.sizing
-        model = memory_model_of(result.sizing, result.prediction)
+        model = memory_model_of(result.sizing, result.prediction, passes=passes)
         for candidate in self._earlier:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)

@@ -9,9 +9,9 @@ import msgspec
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.eligible import is_measured, worth_checking
 from advisor.decide.floor import keeps, largest_so_far, would_be_largest
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.methods.compose import draws_other_masks
-from advisor.policy.policy import Policy
-from advisor.search.sizing.batching import does_not_fit
+from advisor.search.sizing.batching import does_not_fit, pipeline_passes
 from advisor.search.sizing.ladder import Reached
 from advisor.search.sizing.size_ladder import chain_of
 from advisor.search.space.space import Combination
@@ -59,7 +59,7 @@ class SizedTrials:
         self._ledger = context.ledger
         self.rungs = chain_of(counts)
         self.own = next((i for i, rung in enumerate(self.rungs) if rung.size == counts.own.size), None)
-        plainest = trials.reference(context.goal.gpu_counts[0])
+        plainest = trials.plainest(context.goal.gpu_counts[0])
         assert plainest is not None, "a space in which plain training cannot be distributed is refused before"
         self.plainest = plainest
         self._at: dict[int, tuple[Trials, Evaluator]] = {}
@@ -133,7 +133,7 @@ class SizedTrials:
             return
         alike = (one for one in reversed(self.candidates) if Combination.of(one.policy) == combination)
         candidate = Candidate(
-            policy=Policy(methods=combination.uses, micro_batch=1, gpu_count=combination.gpu_count),
+            policy=combination.policy(1, pipeline_passes(combination.mesh)),
             role=role,
             outcome=Outcome.SCREENED,
             reason=does_not_fit(need_bytes=need_bytes, limit_bytes=self.limit_on(combination.gpu_count)),
@@ -186,11 +186,11 @@ class SizedTrials:
             return None
         self.evaluator(self.own)
         trials = self._at[self.own][0]
-        reference = trials.reference(combination.gpu_count)
+        reference = trials.reference(combination.data_degree)
         if reference is None or reference == combination:
             return None
         batch = self._goal.global_batch
-        largest = None if batch is None else batch // combination.gpu_count
+        largest = None if batch is None else batch // combination.data_degree
         for one in (reference, combination):
             if trials.sizing_of(one) is None:
                 trials.size(one, largest)
@@ -204,6 +204,22 @@ class SizedTrials:
     def place_of(self, candidate: Candidate) -> int:
         """The place of a candidate's size in the chain."""
         return next(place for place, rung in enumerate(self.rungs) if rung.size == candidate.model_size)
+
+    @property
+    def cuts(self) -> list[Combination]:
+        """Where devices may divide the model: the plainest of each mesh that does, on few devices first."""
+        space = self._context.space
+        found = (space.on_devices((), count, mesh) for count, mesh in space.places if mesh != DATA_ONLY)
+        return [one for one in found if one is not None]
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether another trial may start."""
+        try:
+            self.check_budget()
+        except OutOfBudgetError:
+            return False
+        return True
 
     def check_budget(self) -> None:
         """Check that another trial may start.

@@ -15,6 +15,7 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import StepWork
+from advisor.search.sizing.batching import pipeline_passes
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
@@ -86,9 +87,13 @@ class Trials:
         """The same trials at another model size, which learns nothing from this one."""
         return Trials(self._context, self._runner, model_size=model_size, most_samples=self.most_samples)
 
-    def reference(self, gpu_count: int) -> Combination | None:
-        """The plainest combination on a number of devices, which losses there are compared with."""
-        return self._context.reference(gpu_count)
+    def plainest(self, gpu_count: int) -> Combination | None:
+        """The plainest combination on a number of devices."""
+        return self._context.plainest(gpu_count)
+
+    def reference(self, shares: int) -> Combination | None:
+        """Plain training with as many shares of a batch, which losses are compared with."""
+        return self._context.reference(shares)
 
     def _run(self, spec: Trial[_R]) -> _R:
         result = self._runner.run(spec)
@@ -114,7 +119,7 @@ class Trials:
             The model, or ``None`` if not even the first batch worked; and the trial behind it.
         """
         if self.most_samples is not None:
-            share = max(1, self.most_samples // combination.gpu_count)
+            share = max(1, self.most_samples // self._micro_batches(combination))
             largest_batch = share if largest_batch is None else min(largest_batch, share)
         batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
         if self.turns.compare_at is not None and _starts_slowly(combination.uses):
@@ -132,7 +137,7 @@ class Trials:
             result = self._size_from(1, combination, 1, alone=True)
         if result.sizing is None or not result.sizing.points:
             return None, result
-        self._known.learn_sizing(combination, result)
+        self._known.learn_sizing(combination, result, passes=self._passes(combination))
         return self.model_of(combination), result
 
     def _size_from(
@@ -154,7 +159,7 @@ class Trials:
         return self._run(
             self._spec(
                 SizeTrial,
-                Policy(methods=combination.uses, micro_batch=first_batch, gpu_count=combination.gpu_count),
+                combination.policy(first_batch, self._passes(combination)),
                 measure_seconds=self._limits.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
@@ -165,12 +170,21 @@ class Trials:
             )
         )
 
+    def _passes(self, combination: Combination) -> int:
+        """Micro-batches of a step in profiling runs: what a pipeline holds depends on how many there are."""
+        fixed = self._goal.global_batch
+        return pipeline_passes(combination.mesh, None if fixed is None else fixed // combination.data_degree)
+
+    def _micro_batches(self, combination: Combination) -> int:
+        """Micro-batches of a step in profiling runs, over all devices."""
+        return combination.data_degree * self._passes(combination)
+
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
         model = self._known.model_of(combination)
         if model is None or self.most_samples is None:
             return model
-        return msgspec.structs.replace(model, most_samples=self.most_samples // combination.gpu_count)
+        return msgspec.structs.replace(model, most_samples=self.most_samples // self._micro_batches(combination))
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The profiling runs of a combination, if it was sized."""
@@ -275,24 +289,21 @@ class Trials:
         *,
         exact: FidelityResult | None = None,
         other_chance: bool = False,
+        passes: int = 1,
     ) -> FidelityResult:
         """Run some tens of small steps, once for each combination, batch and size.
 
         Args:
             combination: The methods and the number of devices.
-            micro_batch: Samples per step of each device.
+            micro_batch: Samples per pass of each share of the data.
             exact: The reference run to compare gradient and state with; ``None`` to make the reference run.
             other_chance: Draw other random numbers, to see how far the reference run is from itself.
+            passes: Micro-batches per step.
         """
         sizing = self.sizing_of(combination)
         spec = self._spec(
             FidelityTrial,
-            Policy(
-                methods=combination.uses,
-                micro_batch=micro_batch,
-                gpu_count=combination.gpu_count,
-                settled={} if sizing is None else sizing.settled,
-            ),
+            combination.policy(micro_batch, passes, settled=None if sizing is None else sizing.settled),
             measure_seconds=self._limits.comparison_step_seconds,
             hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
@@ -306,13 +317,16 @@ class Trials:
         return self._run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
 
     def drift(self, combination: Combination) -> float | None:
-        """Loss drift of a combination from the plainest on as many devices, over the first steps of its sizing.
+        """Loss drift of a combination from its reference, over the first steps of its sizing.
 
         On several devices each rank draws its own dropout masks, so losses there do not compare with those of one
-        device; the plainest combination there, which only sums gradients, has none to compare with.
+        device; the plainest combination there, which only sums gradients, has none to compare with. Neither has a
+        pipeline, whose steps have more samples.
         """
-        reference = self.reference(combination.gpu_count)
+        reference = self.reference(combination.data_degree)
         if reference is None or (combination == reference and combination.gpu_count > 1):
+            return None
+        if combination.mesh.pipeline > 1:
             return None
         return self._known.drift(combination, reference)
 

@@ -81,7 +81,8 @@ def measure_smaller(bench: Bench[TimeTrial], meter: MemoryMeter, training: Train
     smaller, policy = spec.smaller, spec.policy
     assert smaller is not None, "a second batch was requested"
     assert smaller.micro_batch < policy.micro_batch, f"smaller than {policy.micro_batch}, got {smaller.micro_batch}"
-    assert (smaller.methods, smaller.gpu_count) == (policy.methods, policy.gpu_count), "the training is built already"
+    assert smaller.combination_key == policy.combination_key, "the training is built already"
+    assert smaller.gpu_count == policy.gpu_count, "likewise"
     training.micro_batch = smaller.micro_batch
     bench.empty_cache()  # Memory reserved for the larger batch must not count for this one.
     try:
