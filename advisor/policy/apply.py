@@ -54,6 +54,7 @@ def apply_policy(
     blocks: tuple[type, ...] = (),
     sample_dims: SampleDims | None = None,
     reduction: Reduction | None = None,
+    example_batch: Any = None,
 ) -> Training:
     """Apply a policy to a model, with the same code that the trials ran.
 
@@ -73,6 +74,8 @@ def apply_policy(
             ``"0.boxes"``) -> the dimension, ``None`` if all samples share the part, or ``"uncut"``.
         reduction: How the loss of a batch follows from those of its micro-batches; default: a mean over the labels of
             text that are not -100, otherwise over samples.
+        example_batch: A small batch, by which tensor_parallel finds out how to slice the model; needed where the policy
+            does not have its plan in ``settled``. The first process's counts.
 
     Returns:
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.
@@ -117,6 +120,7 @@ def apply_policy(
         sample_dims=sample_dims,
         reduction=reduction,
         world=current_world(policy.axes),
+        example_batch=example_batch,
     )
     training.settled.update(policy.settled)
     try:

@@ -7,15 +7,30 @@ it is. Copies of the same part along the data axis are the business of ``Trainin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from advisor.training.world import World
 
-__all__ = ["Cut", "clip_across_cuts"]
+__all__ = ["Cut", "LeftPass", "clip_across_cuts", "share_overflow"]
+
+_T = TypeVar("_T")
+
+
+class LeftPass(BaseException):
+    """Ends a forward pass that goes on in another process; no error, so that no ``except Exception`` stops it.
+
+    Args:
+        hidden: What this process computed.
+    """
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        super().__init__("the forward pass goes on in another process")
+        self.hidden = hidden
 
 
 class Cut:
@@ -34,6 +49,10 @@ class Cut:
 
     def complete_gradients(self) -> None:
         """Make the gradients those of the whole model; called once the passes of a step have ended, perhaps twice."""
+
+    def evaluation(self, function: Callable[[torch.nn.Module], _T]) -> Callable[[torch.nn.Module], _T]:
+        """The function that evaluates the whole model, from one that evaluates a plain model."""
+        return function
 
     def whole_model_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The axis's parts together, under plain names, on its rank 0 (empty on others); every process calls it.
@@ -79,3 +98,16 @@ def clip_across_cuts(parameters: list[torch.nn.Parameter], max_norm: float, cuts
     total = torch.tensor(math.sqrt(square), device=squares[0].device if squares else None)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
     return total
+
+
+def share_overflow(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, cuts: Sequence[Cut]) -> None:
+    """Let a step be left out on every process that holds a part of the model if a gradient overflowed on one of them.
+
+    Args:
+        scaler: It has unscaled the optimizer's gradients.
+        optimizer: The optimizer.
+        cuts: The axes that divide the model.
+    """
+    for found in scaler._found_inf_per_device(optimizer).values():
+        for cut in cuts:
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=cut.world.device_group)

@@ -18,7 +18,7 @@ from advisor.training.batch import tree as batches
 from advisor.training.batch.class_weights import check_weights
 from advisor.training.batch.micro_batch_weights import MicroBatchWeights
 from advisor.training.contexts import entered, evaluation_mode
-from advisor.training.cut import Cut, clip_across_cuts
+from advisor.training.cut import Cut, clip_across_cuts, share_overflow
 from advisor.training.distribution import Distribution
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
@@ -60,6 +60,7 @@ class Training:
             dimension 0 of every tensor.
         world: The processes that train together; default: this one alone. Each along the data axis gets its own share
             of the batch, all with the same number of samples.
+        example_batch: A small batch, for methods that must see the model run before they are applied.
 
     Attributes:
         optimizer: The optimizer; built on first access, so that it sees the parameters as methods left them.
@@ -84,6 +85,8 @@ class Training:
             of two small batches then says little about a large one.
         state_parts: Name -> what a method adds to the state.
         change_optimizer: Callables that change in place every optimizer put in use, by any method.
+        run_passes: ``(micro-batches) -> loss`` of the whole batch; replaces one forward and one backward pass after the
+            other, which then cannot be called apart.
         clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
             wrongly.
     """
@@ -103,13 +106,17 @@ class Training:
         sample_dims: SampleDims | None = None,
         reduction: Reduction | None = None,
         world: World | None = None,
+        example_batch: Any = None,
     ) -> None:
         self.device = torch.device(device)
-        self.model = on_device(model, self.device)
+        self.world = world or World()
+        # A model that is to be divided may not fit on a device: see place.
+        self.model = model if self.world.mesh.model_degree > 1 else on_device(model, self.device)
         self.compute_loss: ComputeLoss = compute_loss or default_loss
         self.linear_head = linear_head
         self.max_grad_norm = max_grad_norm
         self.blocks = blocks
+        self.example_batch = example_batch
         self.micro_batch = micro_batch
         self.sample_dims = sample_dims
         self.reduction = reduction
@@ -125,7 +132,6 @@ class Training:
         self.steps_in_backward = False
         self.before_gradients_are_used: list[Callable[[], None]] = []
         self.after_step: list[Callable[[], None]] = []
-        self.world = world or World()
         self.micro_batch_weights = MicroBatchWeights(
             reduction,
             sample_dims,
@@ -141,6 +147,7 @@ class Training:
         self.works_in_chunks = False
         self.state_parts: dict[str, StatePart] = {}
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
+        self.run_passes: Callable[[list[Any]], torch.Tensor] | None = None
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
         self._optimizer: torch.optim.Optimizer | None = None
@@ -174,6 +181,10 @@ class Training:
             self.after_forward.append(self.saved_tensors.look_for_hidden)
         return self.saved_tensors
 
+    def place(self) -> None:
+        """Move the model to the device, once what divides it among devices has left this one its part."""
+        self.model = on_device(self.model, self.device)
+
     def complete(self) -> None:
         """Build the optimizer now, so that the first step has no set-up left to do."""
         assert self.optimizer is not None
@@ -193,6 +204,12 @@ class Training:
             WorkloadError: The batch cannot be cut, or a process's share of it has no target.
         """
         micro_batches = self.split(batch)
+        total = self._one_by_one(micro_batches) if self.run_passes is None else self.run_passes(micro_batches)
+        self.optimizer_step()
+        return total
+
+    def _one_by_one(self, micro_batches: list[Any]) -> torch.Tensor:
+        """A forward and a backward pass of each micro-batch; returns their loss."""
         total: torch.Tensor | None = None
         for number, micro_batch in enumerate(micro_batches, start=1):
             last = number == len(micro_batches)
@@ -200,7 +217,6 @@ class Training:
                 loss = self.forward(micro_batch)
                 self.backward(loss)
             total = loss.detach() if total is None else total + loss.detach()
-        self.optimizer_step()
         assert total is not None, "a batch has at least one micro-batch"
         return total
 
@@ -218,6 +234,8 @@ class Training:
         Where parameters are sharded, the model can only be called this way outside of a step. Contexts that methods put
         around a step's forward pass, such as autocast, are not entered.
         """
+        for cut in reversed(self.cuts):
+            function = cut.evaluation(function)
         with evaluation_mode(self.model), torch.no_grad():
             return self.distribution.call(self.model, function)
 
@@ -252,8 +270,10 @@ class Training:
         """Move a micro-batch to the device and compute its loss, scaled to its share if it comes from :meth:`split`.
 
         Raises:
+            MethodRefusedError: An applied method runs the passes of a step in another order.
             WorkloadError: The loss is not a scalar tensor with a gradient.
         """
+        self._require_own_passes()
         if self.phase_listener is not None:
             self.phase_listener(Phase.FORWARD)
         moved = batches.move(batch, self.device)
@@ -265,12 +285,21 @@ class Training:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
+        self._require_own_passes()
         if self.phase_listener is not None:
             self.phase_listener(Phase.BACKWARD)
         if self.gradient_scaler is not None:
             loss = self.gradient_scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         self.distribution.after_backward()
+
+    def _require_own_passes(self) -> None:
+        if self.run_passes is not None:
+            raise MethodRefusedError(
+                "forward and backward passes cannot be called apart, because an applied method runs those of all "
+                "micro-batches of a step in an order of its own; call training.step(batch), and "
+                "training.evaluate(function) for anything else"
+            )
 
     def optimizer_step(self) -> None:
         """Update the parameters from their gradients, then drop the gradients."""
@@ -282,6 +311,9 @@ class Training:
                 self.clip_grad_norm(self.max_grad_norm)
             optimizer = self.optimizer
             if self.gradient_scaler is not None:
+                if self.cuts:
+                    self._unscale()
+                    share_overflow(self.gradient_scaler, optimizer, self.cuts)
                 self.gradient_scaler.step(optimizer)
                 self.gradient_scaler.update()
                 self._unscaled = False
@@ -321,13 +353,16 @@ class Training:
                 "is gone once used; remove optimizer_in_backward from the policy"
             )
         self.complete_gradients()
-        if self.gradient_scaler is not None and not self._unscaled:
-            self.gradient_scaler.unscale_(self.optimizer)
-            self._unscaled = True
+        self._unscale()
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self.cuts:
             return clip_across_cuts(parameters, max_norm, self.cuts)
         return (self.clip_gradients or self.distribution.clip_grad_norm)(parameters, max_norm)
+
+    def _unscale(self) -> None:
+        if self.gradient_scaler is not None and not self._unscaled:
+            self.gradient_scaler.unscale_(self.optimizer)
+            self._unscaled = True
 
     def state_dict(self) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.

@@ -1,1 +1,4 @@
-"""Pipeline parallelism for any model with a chain of blocks; no policy applies it yet."""
+"""Pipeline parallelism for any model with a chain of blocks.
+
+Called by methods.
+"""

@@ -9,7 +9,7 @@ only hidden states travel.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -17,20 +17,9 @@ import torch
 from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.training.block_call import NO_CHAIN, BlockCall
+from advisor.training.cut import LeftPass
 
-__all__ = ["Left", "Passage", "Run"]
-
-
-class Left(BaseException):
-    """Leaves a forward function after the last own block; no error, so that no ``except Exception`` stops it.
-
-    Args:
-        hidden: What that block returned.
-    """
-
-    def __init__(self, hidden: torch.Tensor) -> None:
-        super().__init__("the forward pass goes on in another stage")
-        self.hidden = hidden
+__all__ = ["Passage", "Run"]
 
 
 class Run:
@@ -41,23 +30,40 @@ class Run:
         is_last: Whether it is the last stage.
         incoming: Hidden states from the stage before; ``None`` in the first stage.
         watched: Whether to note what is used elsewhere than it may be.
+        clock: Seconds, once the device has done what it was given; for a timed pass.
 
     Attributes:
+        left: Whether the pass was left after its last block.
         next: Number of the block to be called next.
         stands_in: In the place of what blocks before the stage return, if watched: leaves of the graph.
         last_hidden: What the last block of the stage returned, in the last stage.
+        marks: Seconds on a clock: at the beginning, before and after each own block, and at the end; if it is timed.
     """
 
     def __init__(
-        self, blocks: range, *, is_last: bool, incoming: torch.Tensor | None = None, watched: bool = False
+        self,
+        blocks: range,
+        *,
+        is_last: bool,
+        incoming: torch.Tensor | None = None,
+        watched: bool = False,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.blocks = blocks
         self.is_last = is_last
         self.incoming = incoming
         self.watched = watched
+        self.left = False
         self.next = 0
         self.stands_in: list[torch.Tensor] = []
         self.last_hidden: torch.Tensor | None = None
+        self.marks: list[float] = []
+        self._clock = clock
+
+    def mark(self) -> None:
+        """Note the time, in a timed pass."""
+        if self._clock is not None:
+            self.marks.append(self._clock())
 
     @property
     def entered(self) -> bool:
@@ -106,7 +112,7 @@ class Passage:
 
         Raises:
             MethodRefusedError: The blocks are not called as a chain.
-            Left: The stage is done.
+            LeftPass: The stage is done.
         """
         read = BlockCall.read(block, args, kwargs)
         if read is None:
@@ -156,12 +162,15 @@ class Passage:
             self._draws.begin_blocks()
             if run.incoming is not None:
                 hidden, run.incoming = run.incoming, None
+        run.mark()
         hidden = call.run(block, hidden)
+        run.mark()
         self.in_tuple = call.in_tuple
         if number == run.blocks.stop - 1:
             self._draws.end_blocks()
             if not run.is_last:
-                raise Left(hidden)
+                run.left = True
+                raise LeftPass(hidden)
             if run.watched:
                 hidden = hidden.view_as(hidden)  # a node of its own, to tell what comes after it
             run.last_hidden = hidden

@@ -23,14 +23,15 @@ from advisor.methods.pipeline._stage_ranks import PipelineRanks
 from advisor.methods.pipeline._stage_rehearsal import Rehearsal
 from advisor.methods.pipeline._stage_state import PlainNames, StageState
 from advisor.methods.pipeline._stages import StageModule, Stages, torch_stage, unraised_cause
-from advisor.methods.pipeline.balance import even
+from advisor.methods.pipeline.balance import balanced, even
 from advisor.methods.pipeline.schedule_rules import stages_of_rank, stages_per_rank
 from advisor.training.batch.tree import leaves_of
 
 __all__ = ["PipelineParallel"]
 
 _T = TypeVar("_T")
-Compute = Callable[[Callable[[], torch.Tensor]], torch.Tensor]
+Finish = Callable[[Any, torch.Tensor, bool], tuple[torch.Tensor, torch.Tensor]]
+"""``(micro-batch, what a stage returned, whether it is the last) -> (what goes on, the share of the loss)``."""
 
 
 class PipelineParallel:
@@ -53,6 +54,7 @@ class PipelineParallel:
     Attributes:
         bounds: The first block of every stage, then the number of blocks.
         own: Numbers of the stages of this rank.
+        balanced_bounds: The bounds that the times of the first step's blocks call for, once they were measured.
         state: Gathers and picks states; exists once the pipeline is set up.
 
     Raises:
@@ -92,12 +94,13 @@ class PipelineParallel:
         self._stages = Stages(model, self.bounds, self.own, passage, self._draws)
         self._relay = Relay(self._stages, self._ranks)
         self._linked = False
+        self.balanced_bounds: tuple[int, ...] | None = None
         self._copies: Copies | None = None
         self._emptied: set[str] = set()
         self._late: set[str] = set()
         self._handed: dict[Any, list[Handed]] = {}
         self._schedule: tuple[Any, Schedule] | None = None
-        self._compute: Callable[[int], torch.Tensor] = lambda number: torch.empty(0)
+        self._computed: Callable[[int, torch.Tensor | None, int], torch.Tensor] | None = None
         self._passes = 0
         self._complete = True
 
@@ -106,16 +109,16 @@ class PipelineParallel:
         micro_batches: Sequence[Any],
         compute: Callable[[Any], torch.Tensor],
         *,
-        around: Compute | None = None,
+        finish: Finish | None = None,
         may_empty: bool = True,
     ) -> torch.Tensor:
         """Compute the gradients of a batch, by the schedule.
 
         Args:
             micro_batches: The micro-batches; the same on every rank, all of the same shapes.
-            compute: The share of a micro-batch in the loss of the batch, from calling the model; the shares add up to
-                the loss.
-            around: Called with a function that runs a stage; what it does is part of every forward pass.
+            compute: The loss of a micro-batch, from calling the model.
+            finish: What follows in a step, but not where a pass only shows what a stage needs; what it returns first
+                has the gradients, and what it returns second adds up to the loss of the batch.
             may_empty: Whether parameters that no stage of this rank needs may be emptied, in the first step.
 
         Returns:
@@ -127,32 +130,40 @@ class PipelineParallel:
             StageLostError: Another rank failed, ended, or did not answer in time.
         """
         kind = _kind_of_all(micro_batches)
-        around = around or (lambda run: run())
         self._put_links()
-        self._rehearse(kind, lambda: around(lambda: compute(micro_batches[0])), may_empty=may_empty)
-        self._compute = lambda number: around(lambda: compute(micro_batches[number]))
+        self._rehearse(kind, lambda: compute(micro_batches[0]), may_empty=may_empty)
+        finish = finish or (lambda micro_batch, value, is_last: (value, value))
         losses: list[torch.Tensor] = []
+
+        def computed(stage: int, incoming: torch.Tensor | None, number: int) -> torch.Tensor:
+            micro_batch, is_last = micro_batches[number], stage == self._stages.count - 1
+            value = self._pass(stage, incoming, number, lambda: compute(micro_batch))
+            value, share = finish(micro_batch, value, is_last)
+            if is_last:
+                losses.append(share.detach())
+            output = value.reshape(1) if is_last else value.contiguous()
+            return output.clone() if output._is_view() else output  # A view could not be detached.
+
+        self._computed = computed
         numbers = torch.arange(len(micro_batches))
-        has_last = self._stages.count - 1 in self.own
         try:
             with self._ranks.waiting(), unraised_cause():
                 self._scheduled(kind, len(micro_batches)).step(
                     *((numbers,) if 0 in self.own else ()),
                     number=numbers,
-                    target=numbers if has_last else None,
-                    losses=losses if has_last else None,
+                    target=numbers if self._stages.count - 1 in self.own else None,
                     return_outputs=False,
                 )
         except BaseException:
             self._schedule = None  # It holds what is left of the failed step.
             raise
         finally:
-            self._compute = lambda number: torch.empty(0)
+            self._computed = None
         self._passes += len(micro_batches)
         self._complete = False
         total = torch.zeros((), dtype=self._handed[kind][-1].dtype, device=self._device)
         if losses:
-            total = torch.stack([loss.detach().reshape(()) for loss in losses]).sum()
+            total = torch.stack([loss.reshape(()) for loss in losses]).sum().to(total.dtype)
         with self._ranks.waiting():
             dist.broadcast(total, group=self._ranks.group, group_src=self._ranks.owners[-1])
         return total
@@ -260,6 +271,9 @@ class PipelineParallel:
             if self._schedule_name == "zero_bubble":
                 self._require_split(rehearsal)
             self._draws.are_made = rehearsal.drew
+            if (costs := rehearsal.costs()) is not None:
+                before, blocks, after = costs
+                self.balanced_bounds = balanced(blocks, self._stages.count, before=before, after=after)
             parameters = self._names.of(self.model)
             users = self._ranks.told_by_all({n for n, one in parameters.items() if id(one) in rehearsal.used})
             trained = [name for name in self._names.parameters if any(name in names for names in users)]
@@ -311,7 +325,7 @@ class PipelineParallel:
             self._schedule = None
             stages = []
             for index in self.own:
-                module = StageModule(self.model, index, self._stage_output)
+                module = StageModule(self.model, index, self._output_of)
                 given = handed[index - 1].like(self._device) if index else torch.zeros(1, dtype=torch.int64)
                 is_last = index == self._stages.count - 1
                 made = torch.empty(1, dtype=handed[index].dtype) if is_last else handed[index].like(self._device)
@@ -319,17 +333,27 @@ class PipelineParallel:
             self._schedule = (kind, count), schedule_of(self._schedule_name, stages, count)
         return self._schedule[1]
 
-    def _stage_output(self, stage: int, incoming: torch.Tensor | None, number: int) -> torch.Tensor:
-        """One stage of one micro-batch, as the schedule wants it: dense, and no view of something."""
+    def _output_of(self, stage: int, incoming: torch.Tensor | None, number: int) -> torch.Tensor:
+        assert self._computed is not None, "stages run inside of a step"
+        return self._computed(stage, incoming, number)
+
+    def _pass(
+        self, stage: int, incoming: torch.Tensor | None, number: int, function: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """One stage of one micro-batch.
+
+        Raises:
+            MethodRefusedError: The function does not call the model.
+        """
         run = self._stages.new_run(stage, incoming)
-        left, value = self._stages.run(run, stage, self._passes + number, lambda: self._compute(number))
+        left, value = self._stages.run(run, stage, self._passes + number, function)
         if left is (stage == self._stages.count - 1):
             raise MethodRefusedError(
-                "every stage of a pipeline must call its blocks in every step, but the loss did not; the loss must "
+                "every stage of a pipeline must call its blocks in every step, but the loss did not; compute_loss must "
                 "call the model that it is given"
             )
-        output: torch.Tensor = value.contiguous() if left else value.reshape(1)
-        return output.clone() if output._is_view() else output
+        output: torch.Tensor = value
+        return output
 
 
 def _kind_of_all(micro_batches: Sequence[Any]) -> Any:

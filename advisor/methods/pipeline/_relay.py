@@ -28,6 +28,7 @@ class Handed:
         requires_grad: Whether they depend on something that is trained.
         in_tuple: Whether blocks return them in a tuple of one.
         drew: Whether the pass drew random numbers.
+        marks: When the pass began, each block began and ended, and the pass ended, if it was timed.
         error: The class and the text of an error that the stage raised.
         is_users: Whether that is an error that the user can fix.
     """
@@ -38,6 +39,7 @@ class Handed:
     requires_grad: bool = False
     in_tuple: bool = False
     drew: bool = False
+    marks: tuple[float, ...] = ()
     error: str = ""
     is_users: bool = False
 
@@ -64,6 +66,7 @@ class Relay:
         *,
         number: int,
         watched: bool = False,
+        clock: Callable[[], float] | None = None,
         seen: Callable[[int, Run, Any], None] | None = None,
     ) -> tuple[list[Handed], Any]:
         """Run a function that calls the model once.
@@ -72,6 +75,7 @@ class Relay:
             function: The function.
             number: Number of the pass, which the random numbers depend on.
             watched: Whether to note what is used elsewhere than it may be.
+            clock: Times the pass.
             seen: Called with every own stage, its pass and what it returned.
 
         Returns:
@@ -88,12 +92,12 @@ class Relay:
             failure: BaseException | None = None
             own = Handed()
             if stage in stages.own:
-                run = stages.new_run(stage, incoming, watched=watched)
+                run = stages.new_run(stage, incoming, watched=watched, clock=clock)
                 try:
                     value, own = self._of_stage(run, stage, number, function)
                     if seen is not None:
                         seen(stage, run, value)
-                    own.drew = stages.draws.drew
+                    own.drew, own.marks = stages.draws.drew, tuple(run.marks)
                 except Exception as error:
                     failure = error
                     own = Handed(error=f"{type(error).__name__}: {error}", is_users=isinstance(error, UserError))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from advisor.methods.pipeline._passage import Run
 from advisor.methods.pipeline._places import StageLink
 from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
 from advisor.methods.pipeline._stages import Stages
+from advisor.methods.pipeline.balance import Cost
 from advisor.training.distribution import plain_names
 
 __all__ = ["Rehearsal"]
@@ -118,7 +120,7 @@ class Rehearsal:
                     self.not_needed.append(StandIn(module, is_called=is_called, device=self._device))
         with undisturbed(list(self._stages.model.buffers()), self._device):
             try:
-                self.handed, _ = self._relay.run(function, number=_NUMBER, seen=compare)
+                self.handed, _ = self._relay.run(function, number=_NUMBER, seen=compare, clock=self._clock)
             except (MethodRefusedError, StageLostError, RuntimeError, TypeError, ValueError):
                 same = False  # a stand-in of some rank
         if not same:
@@ -135,6 +137,26 @@ class Rehearsal:
         return {
             f"{name}.{buffer}" for name, module in modules.items() if id(module) in after for buffer in module._buffers
         }
+
+    def _clock(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def costs(self) -> tuple[Cost, list[Cost], Cost] | None:
+        """Seconds of what is before the blocks, of each block, and of what is after them; ``None`` if not timed.
+
+        Those of a forward pass; a backward pass takes about twice as long everywhere.
+        """
+        if any(not each.marks for each in self.handed):
+            return None
+        first, last = self.handed[0].marks, self.handed[-1].marks
+        blocks = [
+            Cost(ended - began)
+            for each in self.handed
+            for began, ended in zip(each.marks[1:-1:2], each.marks[2:-1:2], strict=True)
+        ]
+        return Cost(first[1] - first[0]), blocks, Cost(last[-1] - last[-2])
 
     def undo(self) -> None:
         """Give all modules their forward functions back."""

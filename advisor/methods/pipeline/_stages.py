@@ -11,7 +11,8 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
 from advisor.methods.pipeline._common_draws import CommonDraws
-from advisor.methods.pipeline._passage import Left, Passage, Run
+from advisor.methods.pipeline._passage import Passage, Run
+from advisor.training.cut import LeftPass
 
 __all__ = ["StageModule", "Stages", "torch_stage", "unraised_cause"]
 
@@ -45,9 +46,17 @@ class Stages:
         """Numbers of the blocks of a stage."""
         return range(self.bounds[stage], self.bounds[stage + 1])
 
-    def new_run(self, stage: int, incoming: torch.Tensor | None, *, watched: bool = False) -> Run:
+    def new_run(
+        self,
+        stage: int,
+        incoming: torch.Tensor | None,
+        *,
+        watched: bool = False,
+        clock: Callable[[], float] | None = None,
+    ) -> Run:
         """A pass of a stage, to be run."""
-        return Run(self.blocks_of(stage), is_last=stage == self.count - 1, incoming=incoming, watched=watched)
+        is_last = stage == self.count - 1
+        return Run(self.blocks_of(stage), is_last=is_last, incoming=incoming, watched=watched, clock=clock)
 
     def run(self, run: Run, stage: int, number: int, function: Callable[[], Any]) -> tuple[bool, Any]:
         """Run a function that calls the model.
@@ -62,13 +71,14 @@ class Stages:
             Whether it was left after the last own block, and what that block returned; otherwise what it returned.
         """
         with self.draws.passing(stage, number), self.passage.running(run):
+            run.mark()
             try:
-                return False, function()
-            except Left as left:
-                hidden = left.hidden
-                # The way through the user's frames keeps everything alive that they hold.
-                left.__traceback__ = None
-        return True, hidden
+                value = function()
+            except LeftPass as left:
+                value = left.hidden
+                left.__traceback__ = None  # The way through the user's frames keeps alive what they hold.
+            run.mark()
+        return run.left, value
 
 
 class StageModule(nn.Module):

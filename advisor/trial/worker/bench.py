@@ -20,6 +20,7 @@ from advisor.measure.memory.meters import memory_meter
 from advisor.measure.speed.warm_up import warm_up
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
+from advisor.training.batch.tree import split
 from advisor.training.structure import require_built
 from advisor.training.training import Training
 from advisor.training.world import current_world
@@ -36,6 +37,8 @@ from advisor.workload.sizes import accepted
 __all__ = ["Bench", "finite"]
 
 _S = TypeVar("_S", bound=Trial[Any])
+
+_EXAMPLE_SAMPLES = 2
 
 _SEEDS_OF_A_RANK = 1_000_003
 """Distance between the seeds of two ranks: more than a trial has steps."""
@@ -129,6 +132,7 @@ class Bench(Generic[_S]):
             sample_dims=self.data.layout.sample_dims,
             reduction=self.data.layout.reduction,
             **self.options(),
+            **self._example(policy),
         )
 
     @contextlib.contextmanager
@@ -146,7 +150,8 @@ class Bench(Generic[_S]):
             code = wrapper.read_text(encoding="utf-8") if wrapper.exists() else text
             assert code, f"{wrapper} must be a Python file"
             exec(compile(code, str(wrapper), "exec"), module.__dict__)
-            training: Training = module.prepare(model, device=self.device, **self.options())
+            options = self.options() | self._example(self.spec.policy)
+            training: Training = module.prepare(model, device=self.device, **options)
             return training
 
         with self._built(apply) as training:
@@ -165,6 +170,14 @@ class Bench(Generic[_S]):
         """The workload's optional functions and constants, as arguments of :func:`apply_policy`."""
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
+
+    def _example(self, policy: Policy) -> dict[str, Any]:
+        """A small batch, where a model must be seen before it is divided."""
+        if policy.axes.model_degree == 1:
+            return {}
+        batch = self.data.batches(self.spec.policy.global_batch)[0]
+        layout = self.data.layout
+        return {"example_batch": batch if layout.why_uncut else split(batch, _EXAMPLE_SAMPLES, layout.sample_dims)[0]}
 
     def user_functions(self) -> list[Callable[..., Any]]:
         """The workload's functions; their files may hold more state that a step changes."""
