@@ -1,7 +1,7 @@
 """Parameters that several stages compute with: tied weights, and what all blocks take besides hidden states.
 
 Each such stage has a copy, whose gradient lacks the part of the others. The parts are summed, so that all copies are
-stepped alike and stay the same.
+stepped alike; where an optimizer rounds by chance, the values of the first are sent to the others.
 """
 
 from __future__ import annotations
@@ -62,6 +62,24 @@ class Copies:
         for name, users in self._shared.items():
             if self._ranks.rank in users:
                 self._sum(parameters[name], users)
+
+    def agree(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Give every copy the values of the first: an optimizer may round by chance, or in another order.
+
+        Args:
+            parameters: This rank's parameters by their plain names.
+        """
+        ranks = self._ranks
+        for name, users in self._shared.items():
+            if ranks.rank not in users:
+                continue
+            values = parameters[name].detach()
+            values = values.to_local() if isinstance(values, DTensor) else values
+            if ranks.rank == users[0]:
+                for other in users[1:]:
+                    ranks.send(values, other)
+            else:
+                values.copy_(ranks.receive(torch.empty_like(values, memory_format=torch.contiguous_format), users[0]))
 
     def _sum(self, parameter: nn.Parameter, users: Sequence[int]) -> None:
         """The first of the ranks adds in their order, so that all have the same bits."""

@@ -203,6 +203,11 @@ class PipelineParallel:
             self._copies.sum_gradients(self._names.of(self.model))
         self._complete = True
 
+    def after_step(self) -> None:
+        """Make the copies of parameters that several stages have the same again, once an optimizer has stepped."""
+        if self._copies is not None:
+            self._copies.agree(self._names.of(self.model))
+
     def copies(self, parameter: nn.Parameter) -> int:
         """How many ranks of the pipeline have this parameter, with the same gradient."""
         if self._copies is None:

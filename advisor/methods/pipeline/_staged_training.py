@@ -11,7 +11,7 @@ import torch
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
 from advisor.training.batch import tree as batches
 from advisor.training.contexts import entered
-from advisor.training.cut import Cut
+from advisor.training.cut import Cut, LeftPass
 from advisor.training.loss import require_trainable
 from advisor.training.training import Training
 
@@ -58,7 +58,12 @@ class StagedTraining(Cut):
         def compute(micro_batch: Any) -> torch.Tensor:
             moved = batches.move(micro_batch, training.device)
             with entered(training.forward_contexts):
-                return training.distribution.loss(training.model, training.compute_loss, moved)
+                try:
+                    return training.distribution.loss(training.model, training.compute_loss, moved)
+                except LeftPass as left:  # Inside of the contexts, for which the pass has not failed.
+                    left.__traceback__ = None
+                    hidden = left.hidden
+            return hidden
 
         def finish(micro_batch: Any, value: torch.Tensor, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
             if is_last:
@@ -71,6 +76,9 @@ class StagedTraining(Cut):
             scaled = share if training.gradient_scaler is None else training.gradient_scaler.scale(share)
             return scaled, share
 
+        if training.gradient_scaler is not None:
+            # It makes its factor when it scales a first loss, which only the last stage has.
+            training.gradient_scaler.scale(torch.zeros((), device=training.device))
         loss = self._pipeline.step(
             micro_batches, compute, finish=finish, may_empty=_leaves_others_alone(training.optimizer)
         )
@@ -79,6 +87,10 @@ class StagedTraining(Cut):
             self._settle(self._pipeline.balanced_bounds)
             self._pipeline.balanced_bounds = None
         return loss
+
+    def after_step(self) -> None:
+        """Make the copies of tied weights the same again."""
+        self._pipeline.after_step()
 
     def copies(self, parameter: torch.nn.Parameter) -> int:
         """How many stages compute with a parameter."""

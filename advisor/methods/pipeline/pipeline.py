@@ -24,8 +24,11 @@ __all__ = ["Pipeline"]
 
 _SEVERAL_STAGES = tuple(schedule for schedule in SCHEDULES if stages_per_rank(schedule) > 1)
 _NO_HOOKS = (
-    "the zero-bubble schedule computes the gradients of weights apart from those of hidden states, and torch calls no "
-    "hooks of parameters then"
+    "it acts when the gradient of a block is complete, and the zero-bubble schedule computes the gradients of weights "
+    "apart, without the hooks that would tell; use schedule=interleaved or 1f1b, or ddp"
+)
+_MERGED = (
+    "saving merges what it trains into the weights of all layers, and those of other devices are not there; use fsdp"
 )
 _SEVERAL_AS_ONE = (
     "it runs several blocks as one, and a device with two stages has blocks that do not follow on each other; use "
@@ -76,13 +79,15 @@ class Pipeline(Method):
         Conflict("optimizer_in_backward", _EACH_PASS),
         Conflict("host_optimizer", _EACH_PASS),
         Conflict("gradient_compression", "with a pipeline, gradients are averaged once a step and not in buckets"),
-        Conflict("sparse_reparameterization", _NO_HOOKS, own={"schedule": "zero_bubble"}),
+        *(Conflict(other, _MERGED) for other in ("lora", "qlora", "sparse_reparameterization")),
+        Conflict("momentum_residual", "its blocks hand on a velocity besides hidden states, and only the latter travel"),
+        Conflict("fsdp", _NO_HOOKS, own={"schedule": "zero_bubble"}),
         Conflict("compile", _COMPILED, own={"schedule": "zero_bubble"}),
         Conflict("compile_budget", _COMPILED, own={"schedule": "zero_bubble"}),
         *(
             Conflict(other, _SEVERAL_AS_ONE, own={"schedule": schedule})
             for other, schedule in itertools.product(
-                ("optimal_checkpoint", "recursive_checkpoint", "momentum_residual"), _SEVERAL_STAGES
+                ("optimal_checkpoint", "recursive_checkpoint", "residual_checkpoint", "sqrt_checkpoint"), _SEVERAL_STAGES
             )
         ),
     )
@@ -127,6 +132,7 @@ class Pipeline(Method):
         )
         training.cuts.append(cut)
         training.run_passes = cut.run_passes
+        training.after_step.append(cut.after_step)
         # Too few are left to be found by their number.
         training.blocks = training.blocks or tuple({type(block): None for block in blocks})
         training.settling_steps = max(training.settling_steps, 1)  # It sets itself up in the first step.
