@@ -46,6 +46,7 @@ from advisor.methods.recompute.recursive_checkpoint import RecursiveCheckpoint
 from advisor.methods.recompute.residual_checkpoint import ResidualCheckpoint
 from advisor.methods.recompute.selective_checkpoint import SelectiveCheckpoint
 from advisor.methods.recompute.sqrt_checkpoint import SqrtCheckpoint
+from advisor.methods.tensor_parallel.tensor_parallel import TensorParallelism
 from advisor.text.printable import quoted
 
 __all__ = ["CATALOGUE", "get_method"]
@@ -98,6 +99,7 @@ CATALOGUE: tuple[Method, ...] = (
     Zero1(),
     Fsdp(),
     GradientCompression(),
+    TensorParallelism(),
     Pipeline(),
 )
 

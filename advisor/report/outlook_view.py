@@ -10,7 +10,7 @@ from rich.text import Text
 from advisor.predict.policy_outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner
 from advisor.report.console import speaks_unicode
-from advisor.report.wording import policy_words
+from advisor.report.wording import meshed_words
 from advisor.text.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = ["OutlookView"]
@@ -53,7 +53,8 @@ class OutlookView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the answer, a chart for the requested batch and one for the largest, and the notes."""
         outlook = self._outlook
-        yield Text(f"{outlook.workload}: {policy_words(outlook.policy)} on {outlook.device}", style="bold")
+        methods = " + ".join(meshed_words(outlook.policy))
+        yield Text(f"{outlook.workload}: {methods} on {outlook.device}", style="bold")
         what = "nothing was trained, nothing was measured."
         if any(step.measured_rates for step in outlook.times):
             what = "nothing was trained, and of the device only its rates were measured."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,7 +31,7 @@ from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
 from advisor.workload.workload import WorkloadSource
 
-__all__ = ["PredictRequest", "run_prediction"]
+__all__ = ["PredictRequest", "one_of_each", "run_prediction"]
 
 _TIME_LIMIT_SECONDS = 300.0
 """A trace takes seconds. A model file that loads a data set may take minutes; one that blocks is ended."""
@@ -98,25 +99,15 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
     limit, limit_from = _limit(request, hardware)
-    spec = _spec(request, policy, hardware, limit)
-    cache = PredictionCache()
-    kept = cache.find(spec, hardware.name)
-    if kept is None:
-        result = _answered(spec, tell)
-        cache.keep(spec, hardware.name, result)
-    else:
-        result = kept.result
-    prediction = result.prediction
-    assert prediction is not None, "a trial without a prediction has raised"
+    found = [_traced(_spec(request, policy, hardware, limit, rank), hardware, tell) for rank in one_of_each(policy)]
+    fullest = max(found, key=lambda one: one.prediction.peak(_batch(request, policy, one.prediction)[0]))
+    result, prediction = fullest.result, fullest.prediction
     batch, batch_from = _batch(request, policy, prediction)
-    known = [*filter(None, [which]), *_notes(request, hardware, profile), *_of_several(policy)]
+    known = [*filter(None, [which]), *_notes(request, hardware, profile), *_of_several(policy, fullest.rank)]
     if verdict.reason:
         known.append(verdict.reason)
-    if kept is not None:
-        known.append(
-            f"It was traced on {kept.date}, and model, policy, device and versions are what they were "
-            f"(delete {cache.path(spec, hardware.name)} to trace again)."
-        )
+    if fullest.kept_note:
+        known.append(fullest.kept_note)
     return outlook_of(
         prediction,
         workload=request.source.name,
@@ -129,6 +120,36 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         rates=result.device_rates if profile is None else DeviceRates.of_profile(profile),
         notes=(*known, *(note for note in result.notes if note not in prediction.notes)),
     )
+
+
+class _Traced(NamedTuple):
+    """What was predicted of one rank; ``kept_note`` says when, if that was before."""
+
+    rank: int
+    result: PredictResult
+    prediction: MemoryPrediction
+    kept_note: str
+
+
+def _traced(spec: PredictTrial, hardware: Hardware, tell: Callable[[str], None]) -> _Traced:
+    cache = PredictionCache()
+    kept = cache.find(spec, hardware.name)
+    if kept is None:
+        result, note = _answered(spec, tell), ""
+        cache.keep(spec, hardware.name, result)
+    else:
+        result = kept.result
+        note = (
+            f"It was traced on {kept.date}, and model, policy, device and versions are what they were "
+            f"(delete {cache.path(spec, hardware.name)} to trace again)."
+        )
+    assert result.prediction is not None, "a trial without a prediction has raised"
+    return _Traced(spec.rank, result, result.prediction, note)
+
+
+def one_of_each(policy: Policy) -> range:
+    """One rank for each part of the model that differs in memory: stages do, copies and slices of layers do not."""
+    return range(0, policy.gpu_count, policy.gpu_count // policy.axes.pipeline)
 
 
 def _policy(request: PredictRequest) -> Policy:
@@ -158,8 +179,8 @@ def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction
     return policy.micro_batch, "no BATCH_SIZE is stated"
 
 
-def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int) -> PredictTrial:
-    """The trial that answers."""
+def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int, rank: int) -> PredictTrial:
+    """The trial that answers for one rank."""
     stands_for = None
     if request.profile is not None:
         assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
@@ -181,6 +202,7 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
         memory_limit_bytes=limit_bytes,
         seed=request.seed,
         at_own_batch=request.batch is None and request.policy_file is None,
+        rank=rank,
         measure_seconds=_TIME_LIMIT_SECONDS,
         time_limit_seconds=_TIME_LIMIT_SECONDS,
     )
@@ -239,13 +261,24 @@ def _why_not(result: PredictResult, printed: str, *, elsewhere: bool) -> Excepti
     return NothingPredictedError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
 
 
-def _of_several(policy: Policy) -> list[str]:
-    """Notes on what is not predicted for several devices."""
+def _of_several(policy: Policy, rank: int) -> list[str]:
+    """Notes on which of several devices it is, and on what is not predicted for them."""
     if policy.gpu_count == 1:
         return []
+    devices, stages = policy.gpu_count, policy.axes.pipeline
+    label = policy.axes.label(devices)
+    mesh = f" ({label})" if label else ""
+    if stages == 1:
+        which = f"of each of the {devices} devices{mesh}: the first was traced, with the others taken to do the same"
+    else:
+        stage = rank * stages // devices + 1
+        which = (
+            f"of the fullest of {devices} devices{mesh}, rank {rank} in stage {stage} of {stages}: one device of each "
+            "stage was traced"
+        )
     return [
-        f"Memory and batch are of each of the {policy.gpu_count} devices: the first was traced, with the others taken "
-        "to do the same. What the communication library takes itself is not in it, and no time is predicted."
+        f"Memory and batch are {which}. What the communication library takes itself is not in it, and no time is "
+        "predicted."
     ]
 
 

@@ -11,6 +11,7 @@ from advisor.decide.answer import Answer, store_answer
 from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.goal import Goal, GoalKind
+from advisor.hardware.mesh import MeshAxis
 from advisor.report.progress import Progress
 from advisor.search.propose.standing import Standing
 from advisor.session.answer.conclude import Conclusion
@@ -78,10 +79,11 @@ class Tuning:
         usable = max(preparation.memory.usable_bytes, self._goal.memory_limit_bytes)
         with Runner(self._folder.path, nodes=request.nodes) as runner:
             self._progress.stage("the model's first plain step")
-            libraries = preparation.space.libraries
-            facts, probed = probe(request, hardware, usable, libraries, budget=budget, runner=runner)
+            space = preparation.space
+            degrees = _divisors(preparation.gpu_counts) if space.divides(MeshAxis.TENSOR) else ()
+            facts, probed = probe(request, hardware, usable, space.libraries, degrees, budget=budget, runner=runner)
             keep_identity(self._folder, probed)
-            goal, space = fit_to_workload(request, preparation.space, self._goal, facts, hardware, self._say)
+            goal, resolved = fit_to_workload(request, space, self._goal, facts, hardware, self._say)
             context = StudyContext(
                 request=request,
                 folder=self._folder,
@@ -89,7 +91,7 @@ class Tuning:
                 usable_bytes=usable,
                 goal=goal,
                 facts=facts,
-                space=space,
+                space=resolved,
                 ledger=ledger,
                 budget=budget,
                 progress=self._progress,
@@ -205,3 +207,9 @@ class Tuning:
         )
         emit(conclusion, recommendation, self._say)
         return recommendation, True
+
+
+def _divisors(counts: Sequence[int]) -> tuple[int, ...]:
+    """Every number above 1 that divides one of these."""
+    found = {degree for count in counts for degree in range(2, count + 1) if count % degree == 0}
+    return tuple(sorted(found))

@@ -154,9 +154,11 @@ class ProbeTrial(Trial[ProbeResult], frozen=True, kw_only=True, tag="probe"):
 
     Attributes:
         libraries: Optional libraries to import, to see which are installed and work.
+        tensor_degrees: Numbers of devices for which to find out what of each layer they can divide.
     """
 
     libraries: tuple[str, ...] = ()
+    tensor_degrees: tuple[int, ...] = ()
 
 
 class LookTrial(Trial[LookResult], frozen=True, kw_only=True, tag="look"):
@@ -176,6 +178,7 @@ class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict
         counts_work: Also count the work of a step on the device itself.
         measures_rates: Also measure the device's rates.
         at_own_batch: Trace around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
+        rank: The rank to trace, of those that train together: on a mesh they hold different parts of the model.
     """
 
     stands_for: CudaDevice | None = None
@@ -183,6 +186,7 @@ class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict
     counts_work: bool = False
     measures_rates: bool = False
     at_own_batch: bool = False
+    rank: int = 0
 
     @property
     def ranks(self) -> int:

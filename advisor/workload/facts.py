@@ -46,6 +46,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tensor_degrees: Devices that can divide each layer -> the share of the parameters that they slice; the rest is
             whole on each.
         tensor_refusals: Numbers of devices that cannot -> why not, e.g. ``"4 devices cannot share 2 heads"``.
+        tensor_whole: Numbers of devices that can -> which matrices of the blocks stay whole all the same, and why.
+        sequence_refusals: Numbers of devices that cannot divide the tokens of a sample between layers -> why not.
+        vocabulary_refusals: Numbers of devices that cannot share the rows of embedding and output layer -> why not.
         compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.
         matmul_flops_per_second: Number format -> rate of a large matrix product measured on this device, e.g.
             ``{"float32": 1.2e11, "bfloat16": 1.1e10}``; a format that the device only emulates shows here.
@@ -89,6 +92,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shape_keeping_blocks: int = 0
     tensor_degrees: dict[int, float] = {}
     tensor_refusals: dict[int, str] = {}
+    tensor_whole: dict[int, str] = {}
+    sequence_refusals: dict[int, str] = {}
+    vocabulary_refusals: dict[int, str] = {}
     compiler: str = ""
     matmul_flops_per_second: dict[str, float] = {}
     device_rates: DeviceRates | None = None

@@ -7,7 +7,8 @@ The largest batch and the highest throughput of five models, trained exactly and
 4, alone and combined; throughput at fractions of the largest batch (Figure 3); deeper BERT models (Figure 5); depth and
 width, at a fixed batch (Figure 2) and at the largest one (Figure 6, c to f). Tables are measured in order of
 importance; all of them take about half an hour on a GPU, over several calls. Results that need several GPUs (Figures 6
-a, b and 7) are left out.
+a, b and 7) are left out; what one block keeps on each of several ranks, under tensor and sequence parallelism and
+recomputation, is measured by ``python -m benchmarks.block_activations``.
 
 The paper does not state the memory of its V100, the float format or the sequence lengths. Here the limit is 16 GiB,
 that of the smaller V100; BERT reads 128 tokens and GPT 1,024; and the matrix products of all runs, including exact

@@ -11,6 +11,7 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
+from advisor.hardware.mesh import Mesh
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, fidelity_of, judge, settings_of, validate_use, worst_fidelity
 from advisor.methods.use import MethodUse, use
@@ -184,6 +185,27 @@ class TestSeveralDevices:
         import re
 
         verdict = judge(uses, facts=facts, hardware=cpu(), gpu_count=2)
+        assert not verdict.applicable
+        assert re.search(reason, verdict.reason), verdict.reason
+
+    @pytest.mark.parametrize(
+        ("uses", "mesh", "reason"),
+        [
+            ([], Mesh(tensor=4), "with 4 devices on the tensor axis"),
+            (
+                [DDP],
+                Mesh(tensor=4),
+                "it divides the data axis, which has one device in a mesh of 4 tensor; leave it out",
+            ),
+            ([], Mesh(pipeline=2), "with 2 devices on the data axis exactly one of ddp, zero_1, fsdp must be in use"),
+        ],
+    )
+    def test_a_mesh_needs_a_method_for_each_axis_and_none_for_others(
+        self, uses: list[MethodUse], mesh: Mesh, reason: str
+    ) -> None:
+        import re
+
+        verdict = judge(uses, facts=None, hardware=cpu(), gpu_count=4, mesh=mesh)
         assert not verdict.applicable
         assert re.search(reason, verdict.reason), verdict.reason
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from advisor.hardware.mesh import Mesh
 from advisor.methods.use import use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
@@ -173,3 +175,11 @@ def test_the_json_says_that_it_is_predicted() -> None:
     assert document["asked"]["parts"]["optimizer_state"] == 3 * GIB - 1000
     assert document["largest"]["micro_batch"] == 80
     assert document["limit_bytes"] == 24 * GIB
+
+
+def test_a_mesh_is_named_and_stands_in_the_document() -> None:
+    cut = msgspec.structs.replace(FITS.policy, gpu_count=4, mesh=Mesh(tensor=2))
+    outlook = msgspec.structs.replace(FITS, policy=cut)
+    assert "gpt2: checkpoint every=2 (2 data x 2 tensor) on a device" in printed(outlook)
+    assert json.loads(json_outlook(outlook))["mesh"] == {"data": 2, "tensor": 2, "pipeline": 1}
+    assert "mesh" not in json.loads(json_outlook(FITS))

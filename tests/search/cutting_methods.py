@@ -70,3 +70,4 @@ def add_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the catalogue have them."""
     for module in (advisor.methods.catalogue, advisor.methods.compose, advisor.search.space.build_space):
         monkeypatch.setattr(module, "CATALOGUE", WITH_CUTS)
+    monkeypatch.setitem(advisor.search.space.build_space.build_space.__kwdefaults__, "catalogue", WITH_CUTS)

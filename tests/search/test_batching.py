@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.errors import OptionError
+from advisor.hardware.mesh import Mesh
 from advisor.search.sizing.batching import (
     Batch,
     choose_batch,
@@ -79,3 +80,48 @@ def test_a_screened_combination_says_what_it_needs_and_what_there_is() -> None:
     assert does_not_fit(need_bytes=None, limit_bytes=100 * MIB, micro_batch=2) == (
         "a micro-batch of 2 does not fit below 100 MiB"
     )
+
+
+class TestMeshes:
+    @pytest.mark.parametrize(
+        ("mesh", "batch"),
+        [
+            (Mesh(tensor=2), Batch(8, 3)),  # 8 devices, 4 shares of 24 samples
+            (Mesh(tensor=4), Batch(8, 6)),
+            (Mesh(pipeline=2), Batch(6, 4)),  # twice as many micro-batches as stages
+            (Mesh(tensor=2, pipeline=2), Batch(8, 6)),
+            (Mesh(pipeline=4), Batch(6, 8)),
+            (Mesh(tensor=2, pipeline=4), Batch(8, 12)),
+        ],
+    )
+    def test_the_shares_of_the_data_divide_a_global_batch_not_the_devices(self, mesh: Mesh, batch: Batch) -> None:
+        chosen = choose_batch(largest=8, fraction=1.0, global_batch=96, gpu_count=8, mesh=mesh)
+        assert chosen == batch
+        assert batch.micro_batch * batch.accumulation_steps * 8 // mesh.model_degree == 96
+
+    @pytest.mark.parametrize(
+        ("global_batch", "batch"),
+        [
+            (16, Batch(2, 8)),
+            (12, Batch(1, 12)),
+            (10, Batch(1, 10)),
+            (8, Batch(1, 8)),
+            (7, Batch(1, 7)),
+            (4, Batch(1, 4)),
+        ],
+    )
+    def test_a_pipeline_gets_as_many_micro_batches_as_a_small_global_batch_has(
+        self, global_batch: int, batch: Batch
+    ) -> None:
+        mesh = Mesh(pipeline=4)
+        assert choose_batch(largest=8, fraction=1.0, global_batch=global_batch, gpu_count=4, mesh=mesh) == batch
+
+    def test_without_a_global_batch_a_pipeline_gets_four_micro_batches_for_each_stage(self) -> None:
+        assert choose_batch(largest=40, fraction=0.5, gpu_count=2, mesh=Mesh(pipeline=2)) == Batch(16, 8)
+        assert choose_batch(largest=40, fraction=0.5, gpu_count=2, mesh=Mesh(tensor=2)) == Batch(16, 1)
+
+    def test_micro_batches_are_a_multiple_of_the_stages_if_they_can_be(self) -> None:
+        chosen = choose_batch(largest=100, fraction=1.0, global_batch=30, gpu_count=3, mesh=Mesh(pipeline=3))
+        assert chosen == Batch(5, 6)
+        chosen = choose_batch(largest=100, fraction=1.0, global_batch=35, gpu_count=3, mesh=Mesh(pipeline=3))
+        assert chosen == Batch(5, 7), "35 has no divisor that is a multiple of 3"

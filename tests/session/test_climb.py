@@ -69,9 +69,6 @@ class FakeTrials:
     def reference(self, gpu_count: int) -> Combination:
         return Combination(gpu_count=gpu_count)
 
-    def plainest(self, gpu_count: int) -> Combination:
-        return self.reference(gpu_count)
-
     def limit_on(self, gpu_count: int) -> int:
         return self.world.limit
 

@@ -70,9 +70,6 @@ class FakeTrials:
         self.plain_fits = plain_fits
         self._sized: set[str] = set()
 
-    def plainest(self, gpu_count: int) -> Combination:
-        return self.reference(gpu_count)
-
     def reference(self, gpu_count: int) -> Combination:
         return PLAIN
 

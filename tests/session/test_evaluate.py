@@ -43,9 +43,6 @@ class FakeTrials:
     def reference(self, gpu_count: int) -> Combination:
         return PLAIN if gpu_count == 1 else Combination((use("ddp"),), gpu_count)
 
-    def plainest(self, gpu_count: int) -> Combination:
-        return self.reference(gpu_count)
-
     def limit_on(self, gpu_count: int) -> int:
         return self.limit // gpu_count
 

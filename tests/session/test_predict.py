@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import advisor.session.predict
+from advisor.predict.prediction import Affine, Category, MemoryPrediction, Moment
 from advisor.session import prediction_cache
+from advisor.session.predict import PredictRequest, run_prediction
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import PredictResult
+from advisor.trial.spec import PredictTrial
+from advisor.workload.source import resolve_source
+from tests.search.cutting_methods import add_cuts
 from tests.session.command import run_command, run_here
 
 MODEL = """\
@@ -229,3 +237,41 @@ def test_a_method_that_needs_the_gpu_to_be_applied_is_measured_there(tmp_path: P
     assert status == 1
     assert found["error"] == "NothingPredictedError"
     assert "Measure it on that GPU" in stderr
+
+
+def test_a_pipeline_is_predicted_by_its_fullest_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of two stages of two devices each takes more: what is said is of its first device."""
+    add_cuts(monkeypatch)
+    monkeypatch.setenv("MOMADVISE_CACHE", str(tmp_path / "cache"))
+
+    def answered(spec: PredictTrial, tell: object) -> PredictResult:
+        live = Affine(fixed=2**20 * (1 + spec.rank), per_sample=1024)
+        moment = Moment(phase="forward", live=live, parts={Category.ACTIVATIONS: live})
+        prediction = MemoryPrediction(moments=(moment,), activations=live, traced_at=(2, 4))
+        return spec.ended(Outcome.OK, prediction=prediction)
+
+    monkeypatch.setattr(advisor.session.predict, "_answered", answered)
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "schema: 1\npolicy:\n  methods: {stages: {}, zero_1: {}}\n  micro_batch: 4\n  accumulation_steps: 8\n"
+        "  gpu_count: 4\n  mesh: {pipeline: 2}\n"
+    )
+    request = PredictRequest(source=resolve_source(tmp_path / "model.py"), policy_file=path, device="cpu")
+    found = run_prediction(request, lambda text: None)
+    assert found.asked.peak_bytes == 3 * 2**20 + 4 * 1024
+    assert any(
+        note.startswith(
+            "Memory and batch are of the fullest of 4 devices (2 data x 2 pipeline), rank 2 in stage 2 of 2"
+        )
+        for note in found.notes
+    )
+
+
+def test_a_mesh_in_a_policy_by_hand_that_its_methods_do_not_divide_is_refused_with_the_fix(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "schema: 1\npolicy:\n  methods: {zero_1: {}}\n  micro_batch: 4\n  gpu_count: 2\n  mesh: {tensor: 2}\n"
+    )
+    status, _, stderr = predicted(tmp_path, "--policy", "policy.yaml")
+    assert status == 2
+    assert "the data axis, which has one device in a mesh of 2 tensor; leave it out, or give the axis more" in stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,21 +14,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.tensor_parallel._collectives import COLLECTIVES, ProcessRanks
+from advisor.hardware.mesh import Mesh
+from advisor.methods.tensor_parallel._collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from advisor.methods.tensor_parallel._derivation import derive
-from advisor.methods.tensor_parallel._region_calls import Tokens
-from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._tensor_parallel import TensorParallel
 from advisor.methods.tensor_parallel._vocabulary_loss import vocabulary_loss
+from advisor.training.cut import clip_across_cuts
 from advisor.training.distribution import plain_names
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_attention, find_blocks
+from advisor.training.world import World, current_world
+from benchmarks.block_activations.kept import of_all_forms
 from tests.distributed.models import movement_error
 from tests.tensor_parallel.models import HEADS, HIDDEN, Block, Dropout, Model, build, loss_of, tokens
 
@@ -47,7 +47,22 @@ def sliced(
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1.0)
-    return TensorParallel(model, blocks, derivation, dist.group.WORLD, sequence=sequence)
+    return TensorParallel(model, blocks, derivation, world_of(derivation.degree), sequence=sequence)
+
+
+def world_of(degree: int) -> World:
+    """The ranks that share a model with this one."""
+    return current_world(Mesh(tensor=degree)).tensor
+
+
+def state_of(model: nn.Module, parallel: TensorParallel) -> dict[str, Any]:
+    """The whole state, on the first rank."""
+    return parallel.whole_model_state(plain_names(model.state_dict()))
+
+
+def whole_of(parallel: TensorParallel, name: str, value: Any) -> Any:
+    """A whole tensor of a parameter's slices, on the first rank."""
+    return parallel.whole_model_state({name: value}).get(name)
 
 
 def tried(function: Callable[[], Any]) -> Any:
@@ -73,7 +88,7 @@ def stepped(kind: str, sequence: bool, prepare: Callable[[nn.Module], None] = la
     errors = gradient_errors(model, parallel, plain)
     for each in (plain, model):
         torch.optim.SGD(each.parameters(), lr=0.1).step()
-    state, wanted = parallel.state.gather_state(model), plain.state_dict()
+    state, wanted = state_of(model, parallel), plain.state_dict()
     return {
         "loss": abs(float(loss.detach() - expected.detach())),
         "gradients": max(errors.values(), default=0.0),
@@ -91,7 +106,7 @@ def gradient_errors(model: nn.Module, parallel: TensorParallel, plain: nn.Module
     assert {name for name, each in found.items() if each is not None} == set(wanted)
     errors = {}
     for name, gradient in wanted.items():
-        whole = parallel.state.whole(name, found[name])
+        whole = whole_of(parallel, name, found[name])
         if whole is not None and gradient.norm() > 1e-6 * total:
             errors[name] = relative(whole, gradient)
     return errors
@@ -114,21 +129,25 @@ def steps(kinds: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def keeping_products(keep: frozenset[Any] = COLLECTIVES) -> Callable[[], Any]:
-    """Contexts of selective checkpointing that keep matrix products and what is named."""
-    kept = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, *keep}
+def keeping(*operators: Any) -> Callable[[], Any]:
+    """Contexts of selective checkpointing that keep what these return."""
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if operator in operators else CheckpointPolicy.PREFER_RECOMPUTE
 
     return lambda: create_selective_checkpoint_contexts(policy)
 
+
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
+SUMS = (ALL_REDUCE, REDUCE_SCATTER)
 
 RECOMPUTE: dict[str, Callable[[nn.Module], None]] = {
     "nothing": lambda model: None,
     "blocks": lambda model: recompute_modules(model, find_blocks(model)),
     "attention": lambda model: recompute_modules(model, find_attention(model)),
-    "but products": lambda model: recompute_modules(model, find_blocks(model), keeping_products()),
+    "but products": lambda model: recompute_modules(model, find_blocks(model), keeping(*PRODUCTS, *SUMS)),
+    "but sums": lambda model: recompute_modules(model, find_blocks(model), keeping(*SUMS)),
+    "but own products": lambda model: recompute_modules(model, find_blocks(model), keeping(*PRODUCTS)),
 }
 
 
@@ -138,7 +157,8 @@ def recomputed() -> dict[str, Any]:
             lambda kind=kind, sequence=sequence, what=what: stepped(kind, sequence, RECOMPUTE[what])
         )
         for kind in ("by hand", "gpt2", "llama")
-        for what in ("blocks", "attention", "but products")
+        for what in RECOMPUTE
+        if what != "nothing"
         for sequence in (False, True)
     }
 
@@ -151,7 +171,7 @@ class Collectives(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operator in COLLECTIVES:
+        if operator in (ALL_GATHER, *SUMS):
             self.counts[operator._schema.name.rpartition("::")[2]] += 1
         return operator(*args, **(kwargs or {}))
 
@@ -239,23 +259,25 @@ def trained() -> dict[str, Any]:
     norms = []
     for step in range(4):
         if step == 2:  # Go on in another model from the gathered state.
-            state = _sent(parallel.state.gather_state(model))
-            optimizer_state = _sent(parallel.state.gather_optimizer_state(model, optimizers[1]))
+            state = _sent(state_of(model, parallel))
+            optimizer_state = _sent(parallel.whole_optimizer_state(optimizers[1].state_dict(), optimizers[1]))
             model = build("qwen3")
             parallel = sliced(model, run, sequence=True)
             optimizers[1] = torch.optim.AdamW(model.parameters(), **options)
-            parallel.state.load_state(model, state)
-            parallel.state.load_optimizer_state(model, optimizers[1], optimizer_state)
+            model.load_state_dict(parallel.own_model_state(state))
+            optimizers[1].load_state_dict(parallel.own_optimizer_state(optimizer_state, optimizers[1]))
         for optimizer in optimizers:
             optimizer.zero_grad()
         run(plain).backward()
-        run(model).backward()
+        with parallel.forward_context():
+            loss = run(model)
+        loss.backward()
         parallel.complete_gradients()
         expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
-        norms.append(relative(parallel.clip_grad_norm(list(model.parameters()), 0.1), expected))
+        norms.append(relative(clip_across_cuts(list(model.parameters()), 0.1, [parallel]), expected))
         for optimizer in optimizers:
             optimizer.step()
-    final = parallel.state.gather_state(model)
+    final = state_of(model, parallel)
     return {"norm": max(norms), "movement": movement_error(final, plain.state_dict(), start) if final else 0.0}
 
 
@@ -296,7 +318,7 @@ def mixed() -> dict[str, float]:
                 loss = run(each)
             loss.backward()
         parallel.complete_gradients()
-        ours = {name: parallel.state.whole(name, one) for name, one in plain_gradients(model).items()}
+        ours = {name: whole_of(parallel, name, one) for name, one in plain_gradients(model).items()}
         if dist.get_rank() == 0:
             for label, other in (("ranks", ours), ("one process", plain_gradients(plain))):
                 errors = [relative(other[name], each) for name, each in wanted.items()]
@@ -306,78 +328,13 @@ def mixed() -> dict[str, float]:
         copied.zero_grad()
         run(copied).backward()
         assert all(one.grad is None for one in model.parameters())
-        parallel.state.load_state(copied, _sent(parallel.state.gather_state(copied)))
+        copied.load_state_dict(parallel.own_model_state(_sent(state_of(copied, parallel))))
     return found
 
 
-class Live(TorchDispatchMode):
-    """Which of the tensors made inside are still alive."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self._made: dict[int, Any] = {}
-        self._of_block = {one.untyped_storage()._cdata for one in (*block.parameters(), *block.buffers())}
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = operator(*args, **(kwargs or {}))
-        for each in torch.utils._pytree.tree_leaves(made):
-            if isinstance(each, torch.Tensor):
-                storage = each.untyped_storage()
-                self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        return made
-
-    def bytes_besides(self, output: torch.Tensor) -> int:
-        kept = output.untyped_storage()._cdata
-        left_out = {kept, *self._of_block}
-        return sum(size for key, (alive, size) in self._made.items() if key not in left_out and not alive.expired())
-
-
-SAMPLES, LENGTH, WIDTH, MANY = 2, 64, 128, 8
-FORMS: dict[str, tuple[bool, Callable[[nn.Sequential], None]]] = {
-    "tensor": (False, lambda holder: None),
-    "tensor, full": (False, RECOMPUTE["blocks"]),
-    "sequence": (True, lambda holder: None),
-    "sequence, full": (True, lambda holder: recompute_modules(holder, [holder[0]])),
-    "sequence, core": (True, lambda holder: recompute_modules(holder, [holder[0].attention.core])),
-    "sequence, attention": (True, lambda holder: recompute_modules(holder, [holder[0].attention])),
-    "sequence, but products": (True, lambda holder: recompute_modules(holder, [holder[0]], keeping_products())),
-    "sequence, but products, gathering again": (
-        True,
-        lambda holder: recompute_modules(
-            holder,
-            [holder[0]],
-            keeping_products(COLLECTIVES - {torch.ops._c10d_functional.all_gather_into_tensor.default}),
-        ),
-    ),
-}
-FORMS["tensor, full"] = (False, FORMS["sequence, full"][1])
-
-
-def block_bytes() -> dict[str, float]:
+def block_bytes() -> dict[str, int]:
     """What one block in 16 bits keeps for its backward pass on each rank."""
-    ranks = ProcessRanks(dist.group.WORLD)
-    hidden = torch.randn(SAMPLES, LENGTH, WIDTH, generator=torch.Generator().manual_seed(0)).bfloat16()
-
-    def kept(block: nn.Module, own: torch.Tensor) -> int:
-        with Live(block) as live:
-            output = block(own.clone().requires_grad_())
-        found = []
-        for _ in range(10):  # A thread of gloo may hold what it has sent a moment longer.
-            found.append(live.bytes_besides(output))
-            time.sleep(0.02)
-        return min(found)
-
-    plain = Block(WIDTH, MANY, 0.1).bfloat16()
-    model = nn.Sequential(plain, copy.deepcopy(plain))
-    found = {"plain": kept(plain, hidden)}
-    derivation = derive(model, list(model), lambda model: model(hidden), ranks.size)
-    derivation.require(sequence=True)
-    for name, (sequence, choose) in FORMS.items():
-        holder = nn.Sequential(copy.deepcopy(plain))
-        slice_block(holder[0], derivation.plans[0].regions, ranks, tokens=Tokens.of(hidden) if sequence else None)
-        choose(holder)
-        found[name] = kept(holder, ranks.part(hidden, 1) if sequence else hidden)
-    return found
+    return {name: sum(size for _, size in tensors) for name, tensors in of_all_forms().items()}
 
 
 def different_plans() -> dict[str, str]:
@@ -386,7 +343,7 @@ def different_plans() -> dict[str, str]:
     model, of = (build(kind) for kind in kinds)
     derivation = derive(of, find_blocks(of), loss_of(kinds[1]), 2)
     try:
-        TensorParallel(model, find_blocks(model), derivation, dist.group.WORLD)
+        TensorParallel(model, find_blocks(model), derivation, world_of(2))
     except MethodRefusedError as error:
         return {"said": str(error)}
     return {"said": ""}
@@ -402,7 +359,7 @@ def with_vocabulary() -> dict[str, Any]:
         blocks = find_blocks(model)
         derivation = derive(model, blocks, run, dist.get_world_size())
         weights = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
-        parallel = TensorParallel(model, blocks, derivation, dist.group.WORLD, sequence=sequence, vocabulary=weights)
+        parallel = TensorParallel(model, blocks, derivation, world_of(2), sequence=sequence, vocabulary=weights)
         if own_loss:
             loss = run(model)
         else:
@@ -414,7 +371,7 @@ def with_vocabulary() -> dict[str, Any]:
         loss.backward()
         parallel.complete_gradients()
         errors = gradient_errors(model, parallel, plain)
-        state = parallel.state.gather_state(model)
+        state = state_of(model, parallel)
         found[f"{kind}, own_loss={own_loss}, sequence={sequence}"] = {
             "loss": relative(loss.detach(), expected.detach()),
             "gradients": max(errors.values(), default=0.0),
@@ -447,20 +404,19 @@ def degrees() -> dict[str, Any]:
     """A state gathered from four ranks, loaded by two pairs of them, and gathered from each pair."""
     run, model = loss_of("gpt2"), build("gpt2")
     of_four = sliced(model, run, sequence=True)
-    state = _sent(of_four.state.gather_state(model))
-    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
-    pair, data = pairs[dist.get_rank() // 2], [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
+    state = _sent(state_of(model, of_four))
+    world = current_world(Mesh(tensor=2))
     other = build("gpt2")
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
     blocks = find_blocks(other)
-    of_two = TensorParallel(other, blocks, derive(other, blocks, run, 2), pair, sequence=True)
-    of_two.state.load_state(other, state)
-    gathered = of_two.state.gather_state(other)
+    of_two = TensorParallel(other, blocks, derive(other, blocks, run, 2), world.tensor, sequence=True)
+    other.load_state_dict(of_two.own_model_state(state))
+    gathered = state_of(other, of_two)
     errors = {"state": max((relative(gathered[name], state[name]) for name in gathered), default=0.0)}
     errors["plain"] = max((relative(state[name], each) for name, each in build("gpt2").state_dict().items()))
-    wrapped = DistributedDataParallel(other, process_group=data[dist.get_rank() % 2])
+    wrapped = DistributedDataParallel(other, process_group=world.data.device_group)
     plain = build("gpt2")
     run(plain).backward()
     run(wrapped).backward()
@@ -474,7 +430,7 @@ def _fully_sharded(run: Callable[[nn.Module], torch.Tensor]) -> float:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     plain, model = build("gpt2"), build("gpt2")
     blocks = find_blocks(model)
-    parallel = TensorParallel(model, blocks, derive(model, blocks, run, 2), mesh["tensor"].get_group(), sequence=True)
+    parallel = TensorParallel(model, blocks, derive(model, blocks, run, 2), world_of(2), sequence=True)
     local = {name: part.indices[parallel.ranks.rank] for name, part in parallel.slices.items()}
     for block in blocks:
         fully_shard(block, mesh=mesh["data"])

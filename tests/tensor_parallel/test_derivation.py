@@ -282,6 +282,18 @@ def test_frozen_parameters_change_nothing() -> None:
     assert found.whole_share < 0.03
 
 
+def test_numbers_of_16_bits_are_compared_in_32() -> None:
+    """Sums of gradients over tokens would differ by several percent."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        block = Block(64, 8).bfloat16()
+        model = nn.Sequential(block, Block(64, 8).bfloat16())
+        hidden = torch.randn(2, 64, 64).bfloat16()
+        found = derive(model, list(model), lambda model, hidden=hidden: model(hidden), 2)
+        found.require(sequence=True)
+        assert block.up.weight.dtype == torch.bfloat16
+
+
 def test_dead_features_are_sliced_all_the_same() -> None:
     class Dead(nn.Module):
         def __init__(self) -> None:

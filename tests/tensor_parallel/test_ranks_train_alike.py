@@ -9,13 +9,11 @@ import pytest
 import torch
 
 from advisor.methods.tensor_parallel._collectives import in_threads
+from benchmarks.block_activations.forms import DEGREES, FORMS, SAMPLES, TOKENS, WIDTH, Form
 from tests.distributed.ranks import Launcher
 from tests.tensor_parallel import on_ranks
 from tests.tensor_parallel.models import VOCABULARY
-from tests.tensor_parallel.on_ranks import KINDS, KINDS_ON_FOUR, LENGTH, MANY, SAMPLES, WIDTH
-
-_SBH = SAMPLES * LENGTH * WIDTH
-_SCORES = 5 * MANY * LENGTH / WIDTH
+from tests.tensor_parallel.on_ranks import KINDS, KINDS_ON_FOUR
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +46,7 @@ def test_a_step_of_four_ranks_is_that_of_one_process(four: list[dict[str, Any]],
 
 
 def test_a_step_with_recomputation_is_that_of_one_process(two: list[dict[str, Any]]) -> None:
-    assert len(two[0]["recomputed"]) == 18
+    assert len(two[0]["recomputed"]) == 30
     for found in two[0]["recomputed"].values():
         is_one_process_step(found)
 
@@ -58,6 +56,7 @@ def test_collectives_run_again_only_where_everything_does(two: list[dict[str, An
     found = two[0]["collectives"]
     assert found["nothing, sequence=False"] == {"all_reduce": 4 + 4}
     assert found["but products, sequence=False"] == found["nothing, sequence=False"]
+    assert found["but sums, sequence=False"] == found["nothing, sequence=False"]
     assert found["attention, sequence=False"] == found["nothing, sequence=False"]  # it stops before its exit's sum
     assert found["blocks, sequence=False"] == {"all_reduce": 4 + 4 + 2}
     # Into regions, back out of them, once more for the weights; and at the beginning and the end.
@@ -67,6 +66,8 @@ def test_collectives_run_again_only_where_everything_does(two: list[dict[str, An
     }
     assert found["but products, sequence=True"] == found["nothing, sequence=True"]
     assert found["blocks, sequence=True"] == {"all_gather_into_tensor": 14 + 4, "reduce_scatter_tensor": 8 + 2}
+    assert found["but sums, sequence=True"] == {"all_gather_into_tensor": 14 + 4, "reduce_scatter_tensor": 8}
+    assert found["but own products, sequence=True"] == {"all_gather_into_tensor": 14, "reduce_scatter_tensor": 8 + 2}
 
 
 def test_recomputation_draws_the_masks_again_and_leaves_random_numbers_where_they_were(
@@ -157,7 +158,7 @@ def test_a_number_of_tokens_that_ranks_cannot_share_is_an_error_and_the_next_bat
 
 def test_ranks_with_different_plans_are_told_and_do_not_wait_for_each_other(two: list[dict[str, Any]]) -> None:
     for rank in two:
-        assert "must find the same way to slice the model" in rank["different plans"]["said"]
+        assert "must find the same way to slice the same model" in rank["different plans"]["said"]
 
 
 def test_a_state_of_four_ranks_loads_on_two_and_data_parallel_training_goes_around_them(
@@ -189,31 +190,15 @@ def test_a_sliced_vocabulary_trains_alike_and_tied_weights_stay_tied(two: list[d
         assert found["rows"] == VOCABULARY // 2, name
 
 
-FORMULAS = {
-    "plain": lambda t: 34 + _SCORES,
-    "tensor": lambda t: 10 + 24 / t + _SCORES / t,
-    "tensor, full": lambda t: 2,
-    "sequence": lambda t: (34 + _SCORES) / t,
-    "sequence, full": lambda t: 2 / t,
-    "sequence, core": lambda t: 34 / t,
-    # The attention's input stays, and what follows it.
-    "sequence, attention": lambda t: (34 - 8) / t,
-}
-"""Bytes of a block in units of tokens x samples x width, of Korthikanti et al. 2022, for t ranks; the last is ours."""
-
-
-@pytest.mark.parametrize(("form", "size"), [*itertools.product(FORMULAS, (2, 4))])
-def test_a_block_keeps_the_bytes_of_the_paper(
-    two: list[dict[str, Any]], four: list[dict[str, Any]], form: str, size: int
+@pytest.mark.parametrize(
+    ("form", "size"), [*itertools.product(FORMS, DEGREES)], ids=lambda one: getattr(one, "name", one)
+)
+def test_a_block_keeps_the_bytes_of_the_formula(
+    two: list[dict[str, Any]], four: list[dict[str, Any]], form: Form, size: int
 ) -> None:
     for rank in two if size == 2 else four:
-        assert rank["bytes"][form] == pytest.approx(_SBH * FORMULAS[form](size), rel=0.02)
-
-
-def test_a_selective_policy_that_gathers_again_keeps_two_gathered_inputs_less(two: list[dict[str, Any]]) -> None:
-    found = two[0]["bytes"]
-    saved = found["sequence, but products"] - found["sequence, but products, gathering again"]
-    assert saved == pytest.approx(2 * 2 * _SBH, rel=0.02)
+        found = rank["bytes"][form.name]
+        assert found == pytest.approx(SAMPLES * TOKENS * WIDTH * form.bytes_at(size), rel=0.02)
 
 
 def test_a_rehearsal_ends_for_all_ranks_when_one_fails() -> None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from advisor.methods.use import use
+import advisor.methods.catalogue
+import advisor.methods.compose
+import tests.search.cutting_methods
+from advisor.hardware.mesh import Mesh
+from advisor.methods.use import ParameterValue, use
 from advisor.policy.policy import Policy
+from advisor.session.predict import one_of_each
+from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PredictResult, TimeResult
 from advisor.trial.spec import PredictTrial, TimeTrial
@@ -85,3 +92,38 @@ def test_an_allocator_is_replayed_from_the_first_step_of_each_training(
     asked = SimpleNamespace(policy=Policy(micro_batch=4), stands_for=None, allocator_limit_bytes=limit_bytes)
     assert len(predicting._traces(SimpleNamespace(spec=asked), (2, 4))) == 2  # type: ignore[arg-type]
     assert traced == trainings
+
+
+class Stages(tests.search.cutting_methods.Stages):
+    """The last stage has 1 MiB more of the model than the first."""
+
+    def apply(self, training: Training, **parameters: ParameterValue) -> None:
+        assert training.world.pipeline.size == 2
+        if training.world.pipeline.rank == 1:
+            training.model.head = torch.nn.Parameter(torch.zeros(2**18))
+
+
+def test_a_prediction_stands_for_the_rank_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (advisor.methods.catalogue, advisor.methods.compose):
+        monkeypatch.setattr(module, "CATALOGUE", (*advisor.methods.catalogue.CATALOGUE, Stages()))
+    cut = Policy(methods=(use("stages"),), micro_batch=8, accumulation_steps=4, gpu_count=2, mesh=Mesh(pipeline=2))
+    first, last = (predicted(policy=cut, rank=rank).prediction for rank in one_of_each(cut))
+    assert first is not None
+    assert last is not None
+    assert last.peak(8) == first.peak(8) + 2**20
+    assert first.accumulation_steps == 4, "a pipeline has many micro-batches under way"
+    assert spec(kind=PredictTrial, policy=cut).key == spec(kind=PredictTrial, policy=cut, rank=0).key
+    assert spec(kind=PredictTrial, policy=cut).key != spec(kind=PredictTrial, policy=cut, rank=1).key
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ranks"),
+    [
+        (Mesh(), [0]),
+        (Mesh(tensor=4), [0]),
+        (Mesh(pipeline=2), [0, 4]),
+        (Mesh(tensor=2, pipeline=4), [0, 2, 4, 6]),
+    ],
+)
+def test_one_rank_of_each_stage_is_traced(mesh: Mesh, ranks: list[int]) -> None:
+    assert list(one_of_each(Policy(micro_batch=1, gpu_count=8, mesh=mesh))) == ranks

@@ -44,7 +44,10 @@ class Adafactor(Method):
     does_not_pay = "where a recipe for Adam must be kept; with vectors and small kernels, which have nothing to factor"
     stage = Stage.OPTIMIZER
     decides = WHICH_OPTIMIZER
-    conflicts = (Conflict("fsdp", "its step takes norms over whole rows and columns, which are sliced there"),)
+    conflicts = (
+        Conflict("fsdp", "its step takes norms over whole rows and columns, which are sliced there"),
+        Conflict("tensor_parallel", "its step takes norms over whole rows and columns, which are sliced there"),
+    )
     citation = "Shazeer and Stern 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:

@@ -46,6 +46,7 @@ class Muon(Method):
     decides = WHICH_OPTIMIZER
     conflicts = (
         Conflict("fsdp", "it orthogonalizes whole matrices, which are sliced there"),
+        Conflict("tensor_parallel", "it orthogonalizes whole matrices, which are sliced there"),
         Conflict("zero_1", _TWO),
         Conflict("host_optimizer", _TWO),
         Conflict("optimizer_in_backward", _TWO),

@@ -40,6 +40,9 @@ _EXPENSIVE = (
 )
 """ATen operators whose outputs are kept, unless they drop out: they hold nearly all arithmetic of a block."""
 
+_COMMUNICATING = ("all_reduce", "reduce_scatter_tensor")
+"""Operators whose outputs are kept because they are sums over several devices."""
+
 
 class SelectiveCheckpoint(Method):
     """Recomputes the attention modules, all of a block but its matrix products, or normalizations and activations."""
@@ -232,8 +235,9 @@ def _dropout_index(operator: torch._ops.OpOverload) -> int | None:
 
 @functools.cache
 def _expensive_operators() -> frozenset[torch._ops.OpOverload]:
-    """Those of :data:`_EXPENSIVE` that this torch has."""
+    """Those of :data:`_EXPENSIVE` and :data:`_COMMUNICATING` that this torch has."""
     import torch
 
-    packets = [getattr(torch.ops.aten, name) for name in _EXPENSIVE if hasattr(torch.ops.aten, name)]
+    wanted = ((torch.ops.aten, _EXPENSIVE), (torch.ops._c10d_functional, _COMMUNICATING))
+    packets = [getattr(space, name) for space, names in wanted for name in names if hasattr(space, name)]
     return frozenset(packet.default for packet in packets)

@@ -1,1 +1,1 @@
-"""Tensor and sequence parallelism, derived from what a block computes; no policy applies it yet."""
+"""Tensor and sequence parallelism, derived from what a block computes."""

@@ -1,4 +1,4 @@
-"""What ranks must have alike before a model is sliced among them: parameters, random numbers and plans."""
+"""What ranks must have alike before a model is sliced among them, and when they train it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import torch.distributed as dist
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.tensor_parallel._derivation import Derivation
 
-__all__ = ["agree"]
+__all__ = ["agree", "require_same_values"]
+
+_TOLERANCE = 1e-3
 
 
-def agree(model: nn.Module, derivation: Derivation, group: dist.ProcessGroup, device: torch.device) -> None:
-    """Give every rank the parameters, buffers and random numbers of the first, and compare plans.
+def agree(model: nn.Module, described: str, group: dist.ProcessGroup, device: torch.device) -> None:
+    """Give every rank the parameters, buffers and random numbers of the first, and compare plans and shapes.
 
-    Ranks that had other plans would send other tensors, and wait for each other.
+    Ranks that had other ones would send other tensors, and wait for each other.
 
     Args:
         model: The whole model.
-        derivation: The plans of this rank.
+        described: The plan of this rank.
         group: The tensor-parallel group.
         device: From where the group sends.
 
     Raises:
-        MethodRefusedError: The ranks have different plans.
+        MethodRefusedError: The ranks have different plans or models.
     """
-    own = zlib.crc32(_described(derivation).encode())
-    bounds = torch.tensor([own, -own], device=device)
-    dist.all_reduce(bounds, dist.ReduceOp.MAX, group=group)
-    if int(bounds[0]) != -int(bounds[1]):
+    shapes = [(name, tuple(one.shape), one.dtype) for name, one in (*model.named_parameters(), *model.named_buffers())]
+    own = float(zlib.crc32(f"{described} {shapes}".encode()))
+    if not _alike([own], group, device):
         raise MethodRefusedError(
-            "all ranks of a tensor-parallel group must find the same way to slice the model, but they found different "
-            "ones; build the same model on each and give each the same batch"
+            "all ranks of a tensor-parallel group must find the same way to slice the same model, but they found "
+            "different ones; build the same model on each and give each the same batch"
         )
     for tensor in (*model.parameters(), *model.buffers()):
         _send(tensor.detach(), group, device)
@@ -47,14 +47,28 @@ def agree(model: nn.Module, derivation: Derivation, group: dist.ProcessGroup, de
         torch.cuda.set_rng_state(numbers, device)
 
 
-def _described(derivation: Derivation) -> str:
-    return repr(
-        [
-            [(region.entries, region.exit, region.sizes, region.partial, region.around) for region in plan.regions]
-            for plan in derivation.plans
-        ]
-        + [derivation.runs, derivation.no_sequence == ""]
-    )
+def require_same_values(values: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Check that all ranks compute with the same hidden states.
+
+    Raises:
+        MethodRefusedError: They have different ones; all ranks raise it.
+    """
+    total = values.detach().double()
+    own = [float(values.numel()), float(total.sum()), float(total.abs().sum())]
+    if not _alike(own, group, values.device, scale=own[2]):
+        raise MethodRefusedError(
+            "all ranks of a tensor-parallel group must be given the same samples, but their blocks begin with "
+            "different ones; divide a batch by the number of models that train together (world.data), not by that of "
+            "processes"
+        )
+
+
+def _alike(own: list[float], group: dist.ProcessGroup, device: torch.device, scale: float = 0.0) -> bool:
+    """Whether numbers are the same on all ranks; to within rounding, relative to a scale."""
+    bounds = torch.tensor([own, [-each for each in own]], dtype=torch.float64, device=device)
+    dist.all_reduce(bounds, dist.ReduceOp.MAX, group=group)
+    spread = (bounds[0] + bounds[1]).abs()
+    return bool((spread <= _TOLERANCE * scale).all())
 
 
 def _send(tensor: torch.Tensor, group: dist.ProcessGroup, device: torch.device) -> None:

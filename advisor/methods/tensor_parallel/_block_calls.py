@@ -88,16 +88,22 @@ def calls_of(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Mo
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Generator[None, None, None]:
-    """Evaluate; afterwards training mode, random numbers, buffers and gradients are as before."""
+    """Evaluate, without a cache of keys and values; afterwards everything is as before."""
     training = [module for module in model.modules() if module.training]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    caching = [config for config in configs if getattr(config, "use_cache", False) is True]
     model.eval()
+    for config in caching:
+        config.use_cache = False
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         for module in training:
             module.training = True
+        for config in caching:
+            config.use_cache = True
         with torch.no_grad():
             for buffer, before in buffers:
                 if buffer.shape == before.shape and not torch.equal(buffer, before):

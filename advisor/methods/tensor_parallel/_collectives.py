@@ -14,20 +14,14 @@ from torch.distributed import _functional_collectives as functional
 from advisor.errors import MethodRefusedError
 from advisor.training.unsaved import Unsaved
 
-__all__ = ["COLLECTIVES", "ProcessRanks", "Ranks", "in_threads"]
+__all__ = ["ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER", "ProcessRanks", "Ranks", "in_threads"]
 
 _T = TypeVar("_T")
 _PATIENCE_SECONDS = 120.0
 
-COLLECTIVES = frozenset(
-    getattr(torch.ops._c10d_functional, name).default
-    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
-)
-"""Operators that communicate. Selective checkpointing must save what they return, or they run again.
-
-Waiting for what was saved is done already; that it runs again costs nothing, and saving it would keep gathered tensors
-that a policy wants to gather again.
-"""
+ALL_REDUCE = torch.ops._c10d_functional.all_reduce.default
+ALL_GATHER = torch.ops._c10d_functional.all_gather_into_tensor.default
+REDUCE_SCATTER = torch.ops._c10d_functional.reduce_scatter_tensor.default
 
 
 class Ranks(Unsaved, abc.ABC):

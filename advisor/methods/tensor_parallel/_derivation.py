@@ -17,6 +17,7 @@ from advisor.methods.tensor_parallel._divided_sizes import candidate_sizes, size
 from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.methods.tensor_parallel._regions import find_regions
 from advisor.methods.tensor_parallel._rehearsal import Whole, rehearse_block, rehearse_region
+from advisor.methods.tensor_parallel._replica import precise
 from advisor.methods.tensor_parallel._slicing import slices_of
 
 __all__ = ["Derivation", "derive"]
@@ -89,7 +90,8 @@ def derive(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Modu
                 continue
             key = structure, _call_key(call), tuple(sorted(_names_of(block, tied)))
             if key not in known:
-                known[key] = _unless_used(_plan(block, call, degree, _names_of(block, tied)), block, used)
+                plan = _plan(*precise(block, call), degree, _names_of(block, tied))
+                known[key] = _unless_used(plan, block, used)
             plans.append(known[key])
     counts = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     whole = sum(plan.whole_share * count for plan, count in zip(plans, counts, strict=True))

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from advisor.methods.tensor_parallel._collectives import Ranks
-from advisor.methods.tensor_parallel._entry_product import GatheredAgain
+from advisor.methods.tensor_parallel._collectives import ALL_REDUCE, REDUCE_SCATTER, Ranks
+from advisor.methods.tensor_parallel._linear import PRODUCTS, as_products_read
 from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._region_functions import Enter, Gather, Leave, ScatterSum
+from advisor.methods.tensor_parallel._region_products import GatheredAgain
+from advisor.methods.tensor_parallel._selective_contexts import hidden, is_kept
 from advisor.training.unsaved import Unsaved
 
 __all__ = ["Entered", "GatherAround", "RegionCalls", "Tokens"]
@@ -120,6 +122,10 @@ class RegionCalls(Unsaved):
             self.reset()
         return whole, found
 
+    def is_sum_kept(self) -> bool:
+        """Whether this is a recomputation in which :meth:`leave` returns what was kept, whatever it is given."""
+        return is_kept(ALL_REDUCE if self._tokens is None else REDUCE_SCATTER)
+
     def leave(self, own: torch.Tensor, *, training: bool) -> torch.Tensor:
         """The sum of what the ranks' exits computed: all of it, or the own tokens."""
         if training and self._draws is not None:
@@ -136,16 +142,16 @@ class RegionCalls(Unsaved):
         self._called = 0
         self._entered = None
 
-    def _gathered(self, hidden: torch.Tensor) -> Entered:
+    def _gathered(self, read: torch.Tensor) -> Entered:
         if self._tokens is None:
-            entered = Enter.apply(hidden, self._ranks)  # type: ignore[no-untyped-call]
-            return Entered(hidden, entered, None, None)
-        dim = self._tokens.dim(hidden)
-        own = hidden
-        if torch.is_autocast_enabled(hidden.device.type):  # As the entries would cast it: half as much to send.
-            own = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-        whole = Gather.apply(own, dim, self._ranks)  # type: ignore[no-untyped-call]
-        return Entered(hidden, whole, own, GatheredAgain(self._ranks, dim))
+            entered = Enter.apply(read, self._ranks)  # type: ignore[no-untyped-call]
+            return Entered(read, entered, None, None)
+        dim = self._tokens.dim(read)
+        own = as_products_read(read)  # Half as much to send.
+        left_out = is_kept(*PRODUCTS)
+        with hidden():
+            whole = Gather.apply(own, dim, self._ranks, left_out)  # type: ignore[no-untyped-call]
+        return Entered(read, whole, own, GatheredAgain(self._ranks, dim, left_out=left_out))
 
 
 class GatherAround(Unsaved):

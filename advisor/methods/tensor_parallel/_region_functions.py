@@ -44,19 +44,21 @@ class Leave(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """All tokens of the ranks' parts; the gradient is summed, and each rank gets that of its part."""
+    """All tokens of the ranks' parts, any values if left out; the gradient is summed, each rank gets its part's."""
 
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
+    def forward(ctx: Any, own: torch.Tensor, dim: int, ranks: Ranks, left_out: bool = False) -> torch.Tensor:
         """Gathered."""
         ctx.dim, ctx.ranks = dim, ranks
+        if left_out:
+            return own.new_empty([*own.shape[:dim], own.size(dim) * ranks.size, *own.shape[dim + 1 :]])
         return ranks.gathered(own, dim)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Summed and scattered."""
-        return ctx.ranks.scattered_sum(gradient, ctx.dim), None, None
+        return ctx.ranks.scattered_sum(gradient, ctx.dim), None, None, None
 
 
 class ScatterSum(torch.autograd.Function):

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from advisor.methods.tensor_parallel._block_plan import Slice
-from advisor.methods.tensor_parallel._entry_product import EntryProduct
-from advisor.methods.tensor_parallel._linear import product, sliced_dims
+from advisor.methods.tensor_parallel._linear import as_products_read, product, sliced_dims
 from advisor.methods.tensor_parallel._region_calls import RegionCalls
+from advisor.methods.tensor_parallel._region_products import EntryProduct, ExitProduct
+from advisor.methods.tensor_parallel._selective_contexts import hidden
 from advisor.training.structure import is_transposed
 
 __all__ = ["EntryLinear", "ExitLinear", "SlicedLinear"]
@@ -65,7 +66,11 @@ class ExitLinear(SlicedLinear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The outputs: of all tokens, or of the own ones."""
-        own = product(inputs, self.weight, None, transposed=self.transposed)
+        left_out = self.calls.is_sum_kept()
+        with hidden():
+            own = ExitProduct.apply(  # type: ignore[no-untyped-call]
+                as_products_read(inputs), self.weight, self.transposed, left_out
+            )
         outputs = self.calls.leave(own, training=self.training)
         return outputs if self.bias is None else outputs + self.bias.to(outputs.dtype)
 

@@ -10,9 +10,11 @@ import torch.distributed as dist
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._block_plan import Slice
-from advisor.training.distribution import plain_names
+from advisor.methods.tensor_parallel._collectives import ProcessRanks
 
 __all__ = ["SlicedState"]
+
+_PARTS = "parts of tensor-parallel devices"
 
 
 class SlicedState:
@@ -20,50 +22,29 @@ class SlicedState:
 
     Args:
         slices: Plain name of a parameter -> how it is sliced.
-        group: The tensor-parallel group.
+        ranks: The ranks that hold the slices.
     """
 
-    def __init__(self, slices: Mapping[str, Slice], group: dist.ProcessGroup) -> None:
-        self._slices = dict(slices)
-        self._group = group
-        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
+    def __init__(self, slices: Mapping[str, Slice], ranks: ProcessRanks) -> None:
+        self._slices = slices
+        self._ranks = ranks
 
-    def gather_state(self, model: torch.nn.Module) -> dict[str, Any]:
-        """The whole state under plain names, in host memory of the group's first rank; all call it, others get {}."""
-        state = plain_names(model.state_dict())
-        return self._kept({name: self.whole(name, value) for name, value in state.items()})
+    def whole_of(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Everything in a state, in host memory of the first rank; all call it, others get ``{}``."""
+        return self._kept(type(state)((name, self.whole(name, value)) for name, value in state.items()))
 
-    def load_state(self, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-        """Restore a plain state; every rank is given all of it and keeps its part."""
-        model.load_state_dict({name: self._part(name, value) for name, value in state.items()})
+    def whole_of_optimizer(self, state: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+        """An optimizer's state, likewise.
 
-    def gather_optimizer_state(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's whole state in the plain optimizer's format, on the group's first rank.
-
-        Raises:
-            MethodRefusedError: It keeps tensors of other shapes than its parameters, which cannot be put together.
+        Args:
+            state: As the optimizer returns it.
+            names: Index of a parameter -> its plain name.
         """
-        state = optimizer.state_dict()
-        names = self._names(model, optimizer, state)
         held = {
-            index: {
-                key: self.whole(names[index], self._as_parameter(names[index], key, value, entries))
-                for key, value in entries.items()
-            }
+            index: {key: self._whole_entry(names[index], value) for key, value in entries.items()}
             for index, entries in state["state"].items()
         }
         return self._kept({**state, "state": held})
-
-    def load_optimizer_state(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
-    ) -> None:
-        """Restore what :meth:`gather_optimizer_state` returned; every rank is given all of it."""
-        names = self._names(model, optimizer, state)
-        held = {
-            index: {key: self._part(names[index], value) for key, value in entries.items()}
-            for index, entries in state["state"].items()
-        }
-        optimizer.load_state_dict({**state, "state": held})
 
     def whole(self, name: str, value: Any) -> Any:
         """A tensor of all ranks' parts of a parameter, or of something of its shape; anything else as it is."""
@@ -72,36 +53,54 @@ class SlicedState:
         part = self._slices.get(name)
         if part is None or value.dim() <= part.dim:
             return value.detach().cpu()
-        own = value.detach().contiguous()
-        parts = [torch.empty_like(own) for _ in range(self._size)]
-        dist.all_gather(parts, own, group=self._group)
-        return part.joined([each.cpu() for each in parts]) if self._rank == 0 else None
+        own = value.detach().to(self._device(value)).contiguous()
+        parts = [torch.empty_like(own) for _ in range(self._ranks.size)]
+        dist.all_gather(parts, own, group=self._ranks.group)
+        return part.joined([each.cpu() for each in parts]) if self._ranks.rank == 0 else None
 
-    def _part(self, name: str, value: Any) -> Any:
+    def part(self, name: str, value: Any) -> Any:
+        """This rank's part of it."""
         part = self._slices.get(name)
         if part is None or not isinstance(value, torch.Tensor) or value.dim() <= part.dim:
             return value
-        return part.of(value, self._rank)
+        return part.of(value, self._ranks.rank)
+
+    def _device(self, value: torch.Tensor) -> torch.device:
+        """From where the group can send: the values may be in host memory."""
+        if value.device.type == "cpu" and dist.get_backend(self._ranks.group) == "nccl":
+            return torch.device("cuda", torch.cuda.current_device())
+        return value.device
 
     def _kept(self, state: dict[str, Any]) -> dict[str, Any]:
-        return state if self._rank == 0 else {}
+        return state if self._ranks.rank == 0 else {}
 
-    def _names(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
-    ) -> dict[int, str]:
-        """Index in the state of an optimizer -> plain name of the parameter."""
-        by_id = {id(parameter): name for name, parameter in plain_names(dict(model.named_parameters())).items()}
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        order = [index for group in state["param_groups"] for index in group["params"]]
-        return {index: by_id.get(id(parameter), "") for index, parameter in zip(order, parameters, strict=True)}
+    def part_of_entry(self, name: str, value: Any) -> Any:
+        """This rank's part of something that an optimizer keeps of a parameter.
 
-    def _as_parameter(self, name: str, key: str, value: Any, entries: Mapping[str, Any]) -> Any:
+        Raises:
+            MethodRefusedError: It was kept in the parts of another number of ranks.
+        """
+        if not (isinstance(value, dict) and _PARTS in value):
+            return self.part(name, value)
+        parts = value[_PARTS]
+        if len(parts) != self._ranks.size:
+            raise MethodRefusedError(
+                f"the optimizer keeps its state of {name} in another form than that of the parameter, which was saved "
+                f"in the parts of {len(parts)} tensor-parallel devices, but here are {self._ranks.size}; load it on as "
+                "many, or load the model alone"
+            )
+        return parts[self._ranks.rank]
+
+    def _whole_entry(self, name: str, value: Any) -> Any:
         part = self._slices.get(name)
-        if part is not None and isinstance(value, torch.Tensor) and value.dim() > 0:
-            length = len(part.indices[self._rank])
-            if value.dim() <= part.dim or value.size(part.dim) != length:
-                raise MethodRefusedError(
-                    f"the optimizer's {key} of {name} has shape {list(value.shape)}: only what has the shape of the "
-                    "parameter can be gathered from tensor-parallel ranks"
-                )
-        return value
+        plain = type(value) is torch.Tensor
+        if part is None or not (plain or isinstance(value, torch.Tensor | dict)) or (plain and value.dim() == 0):
+            return self.whole(name, value)
+        length = len(part.indices[self._ranks.rank])
+        if plain and value.dim() > part.dim and value.size(part.dim) == length:
+            return self.whole(name, value)
+        # Coded or factored: no tensor of the parameter's shape can be put together of it.
+        own = torch.utils._pytree.tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, value)
+        parts: list[Any] = [None] * self._ranks.size
+        dist.all_gather_object(parts, own, group=self._ranks.group)
+        return {_PARTS: parts}

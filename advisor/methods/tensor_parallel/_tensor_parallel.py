@@ -1,16 +1,18 @@
-"""A model whose blocks are sliced among the processes of a group, as a training uses it."""
+"""A model whose blocks are sliced among the ranks of a tensor-parallel group."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch.distributed.tensor import DTensor
 
-from advisor.methods.tensor_parallel._agreement import agree
+from advisor.methods.tensor_parallel._agreement import agree, require_same_values
 from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.methods.tensor_parallel._collectives import ProcessRanks
 from advisor.methods.tensor_parallel._derivation import Derivation
@@ -20,12 +22,17 @@ from advisor.methods.tensor_parallel._sequence_edges import put_edges
 from advisor.methods.tensor_parallel._sliced_state import SlicedState
 from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
+from advisor.methods.tensor_parallel._written_plan import written_plan
+from advisor.training.block_call import BlockCall
+from advisor.training.cut import Cut
+from advisor.training.device_parameter import device_parameter
 from advisor.training.unsaved import Unsaved
+from advisor.training.world import World
 
 __all__ = ["TensorParallel"]
 
 
-class TensorParallel(Unsaved):
+class TensorParallel(Cut, Unsaved):
     """The blocks of one model, sliced in place. All ranks of the group must be given the same batches.
 
     Parameters, buffers and the random numbers become those of the group's first rank. Methods that wrap
@@ -35,14 +42,13 @@ class TensorParallel(Unsaved):
         model: The whole model, on any device.
         blocks: Its blocks, as the derivation was given them.
         derivation: How to slice them.
-        group: The tensor-parallel group, of as many ranks as the derivation's degree.
+        world: The tensor-parallel group, of as many ranks as the derivation's degree.
         sequence: Also split the tokens between regions.
         vocabulary: Weights of embeddings and output layers whose rows are sliced too.
         device: Where the model will compute.
 
     Attributes:
         slices: Plain name of each sliced parameter -> its slice.
-        state: Gathers and loads states.
         ranks: The ranks of the group.
 
     Raises:
@@ -54,20 +60,24 @@ class TensorParallel(Unsaved):
         model: nn.Module,
         blocks: Sequence[nn.Module],
         derivation: Derivation,
-        group: dist.ProcessGroup,
+        world: World,
         *,
         sequence: bool = False,
         vocabulary: Sequence[nn.Parameter] = (),
         device: torch.device | None = None,
     ) -> None:
+        super().__init__(world)
         derivation.require(sequence=sequence)
-        ranks = ProcessRanks(group)
-        assert ranks.size == derivation.degree, "the plans are for as many ranks as there are"
+        assert world.device_group is not None, "several processes have a group"
+        self.ranks = ProcessRanks(world.device_group)
+        assert self.ranks.size == derivation.degree, "the plans are for as many ranks as there are"
         device = device or torch.device("cpu")
-        agree(model, derivation, group, device)
-        self.ranks = ranks
-        self._group = group
-        self._draws = OwnDraws(ranks.rank, device)
+        agree(model, written_plan(derivation), world.device_group, device)
+        self._model = model
+        self._first_block = blocks[0]
+        self._compared = False
+        self._complete = False
+        self._draws = OwnDraws(self.ranks.rank, device)
         self._calls = []
         self.slices: dict[str, Slice] = {}
         # Where parameters are held, not the parameters: fully_shard puts others in their places.
@@ -79,7 +89,7 @@ class TensorParallel(Unsaved):
             self._calls += slice_block(
                 block,
                 plan.regions,
-                ranks,
+                self.ranks,
                 tokens=Tokens(derivation.token_dim, derivation.dims) if sequence else None,
                 draws=None if sequence else self._draws,
             )
@@ -89,46 +99,108 @@ class TensorParallel(Unsaved):
                 if name not in plan.slices and (sequence or name in plan.partial)
             }
         if vocabulary:
-            self.slices |= slice_vocabulary(model, vocabulary, ranks)
+            self.slices |= slice_vocabulary(model, vocabulary, self.ranks)
         if sequence:
-            put_edges(model, blocks, derivation.runs, ranks, self._draws)
-        self.state = SlicedState(self.slices, group)
+            put_edges(model, blocks, derivation.runs, self.ranks, self._draws)
+        self._state = SlicedState(self.slices, self.ranks)
         self._sliced = [
             (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
             for name, _ in model.named_parameters()
             if name.replace("_checkpoint_wrapped_module.", "") in self.slices
         ]
 
+    def copies(self, parameter: nn.Parameter) -> int:
+        """One of a slice, as many as there are ranks of anything else."""
+        held = device_parameter(parameter)
+        return 1 if any(held is one for one in _held(self._sliced)) else self.ranks.size
+
     def complete_gradients(self) -> None:
-        """Sum what each rank has a part of. Once a step, after the last backward pass and before gradients are used."""
+        """Sum what each rank has a part of, once after a forward pass."""
+        if self._complete:
+            return
+        self._complete = True
         gradients = [_local(parameter.grad) for parameter in _held(self._partial) if parameter.grad is not None]
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             alike = [gradient for gradient in gradients if gradient.dtype == dtype]
             sent = torch.cat([gradient.flatten() for gradient in alike])
-            dist.all_reduce(sent, group=self._group)
+            dist.all_reduce(sent, group=self.ranks.group)
             for gradient, summed in zip(alike, torch.split(sent, [each.numel() for each in alike]), strict=True):
                 gradient.copy_(summed.view_as(gradient))
 
-    def clip_grad_norm(self, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-        """Clip complete gradients by their norm over the whole model, and return the norm that they had."""
-        known = {id(parameter) for parameter in _held(self._sliced)}
-        square = _square_norm([one.grad for one in parameters if one.grad is not None and id(one) in known])
-        dist.all_reduce(square, group=self._group)
-        square += _square_norm([one.grad for one in parameters if one.grad is not None and id(one) not in known])
-        norm = square.sqrt()
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-        return norm
+    def whole_model_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The whole state, in host memory of the group's first rank."""
+        return self._state.whole_of(state)
+
+    def own_model_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """This rank's part of a plain state."""
+        return {name: self._state.part(name, value) for name, value in state.items()}
+
+    def whole_optimizer_state(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's whole state, on the group's first rank; in parts where it is coded or factored."""
+        return self._state.whole_of_optimizer(state, self._names(state, optimizer))
+
+    def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
+        """This rank's part of an optimizer's state."""
+        names = self._names(state, optimizer)
+        held = {
+            index: {key: self._state.part_of_entry(names[index], value) for key, value in entries.items()}
+            for index, entries in state["state"].items()
+        }
+        return {**state, "state": held}
+
+    def _names(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[int, str]:
+        """Index in the state of an optimizer -> plain name of the parameter."""
+        by_id = {
+            id(parameter): name.replace("_checkpoint_wrapped_module.", "")
+            for name, parameter in self._model.named_parameters()
+        }
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        order = [index for group in state["param_groups"] for index in group["params"]]
+        pairs = zip(order, parameters, strict=True)
+        return {index: by_id.get(id(device_parameter(parameter)), "") for index, parameter in pairs}
 
     @contextlib.contextmanager
     def forward_context(self) -> Generator[None, None, None]:
         """Around every forward pass: one that fails leaves nothing behind, neither own random numbers nor tensors."""
+        self._complete = False
         for calls in self._calls:
             calls.reset()
         try:
-            yield
+            with contextlib.nullcontext() if self._compared else self._comparing():
+                yield
         except BaseException:
             self._draws.abandon()
             raise
+
+    @contextlib.contextmanager
+    def _comparing(self) -> Generator[None, None, None]:
+        """Compare what the first block is given on each rank, in the first forward pass."""
+
+        def compare(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            read = None if self._compared else BlockCall.read(module, args, kwargs)
+            self._compared = True
+            if read is not None and detect_fake_mode((read[0],)) is None:
+                require_same_values(read[0], self.ranks.group)
+
+        # The outermost wrapper: where a sequence is split, it is given all tokens.
+        outermost = next(
+            module
+            for parent in self._model.modules()
+            for module in parent.children()
+            if any(one is self._first_block for one in module.modules()) and _only_wraps(module, self._first_block)
+        )
+        hook = outermost.register_forward_pre_hook(compare, with_kwargs=True)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+def _only_wraps(module: nn.Module, block: nn.Module) -> bool:
+    """Whether a module is the block or a wrapper around it."""
+    while module is not block and isinstance(inner := getattr(module, "_checkpoint_wrapped_module", None), nn.Module):
+        module = inner
+    return module is block
 
 
 def _held(places: Iterable[tuple[nn.Module, str]]) -> list[nn.Parameter]:
@@ -140,8 +212,3 @@ def _held(places: Iterable[tuple[nn.Module, str]]) -> list[nn.Parameter]:
 def _local(gradient: torch.Tensor) -> torch.Tensor:
     """What of a gradient is on this process; it can be written to."""
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient
-
-
-def _square_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return (norm.full_tensor() if isinstance(norm, DTensor) else norm).square()

@@ -13,7 +13,7 @@ from advisor.methods.tensor_parallel._collectives import Ranks
 from advisor.methods.tensor_parallel._linear import is_linear, product
 from advisor.methods.tensor_parallel._region_functions import Collect, Enter, Leave
 
-__all__ = ["OutputLayer", "TokenEmbedding", "slice_vocabulary"]
+__all__ = ["OutputLayer", "TokenEmbedding", "slice_vocabulary", "vocabulary_weights", "why_not_sliced"]
 
 
 class TokenEmbedding(nn.Module):
@@ -76,6 +76,41 @@ class OutputLayer(nn.Module):
         return whole
 
 
+def vocabulary_weights(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Weights with a row for each token: of the embedding with most rows, and of linear layers with as many outputs.
+
+    Args:
+        model: The whole model.
+        blocks: Its blocks; what is in them does not count.
+
+    Raises:
+        MethodRefusedError: There is no embedding.
+    """
+    inside = {id(module) for block in blocks for module in block.modules()}
+    outside = [module for module in model.modules() if id(module) not in inside]
+    rows = max((module.num_embeddings for module in outside if isinstance(module, nn.Embedding)), default=0)
+    if not rows:
+        raise MethodRefusedError(f"vocabulary=True slices an embedding of tokens, but {type(model).__name__} has none")
+    found = [
+        module.weight
+        for module in outside
+        if (isinstance(module, nn.Embedding) and module.num_embeddings == rows)
+        or (isinstance(module, nn.Linear) and module.out_features == rows)
+    ]
+    distinct = {id(weight): weight for weight in found if isinstance(weight, nn.Parameter)}
+    return list(distinct.values())
+
+
+def why_not_sliced(model: nn.Module, weights: Sequence[nn.Parameter], degree: int) -> str:
+    """Why so many ranks cannot share the rows; empty if they can."""
+    try:
+        for name, module in _holders(model, weights):
+            _require_sliceable(model, name, module, degree)
+    except MethodRefusedError as error:
+        return str(error)
+    return ""
+
+
 def slice_vocabulary(model: nn.Module, weights: Sequence[nn.Parameter], ranks: Ranks) -> dict[str, Slice]:
     """Put a rank's rows in the place of whole weights, wherever the model holds them.
 
@@ -92,14 +127,9 @@ def slice_vocabulary(model: nn.Module, weights: Sequence[nn.Parameter], ranks: R
     """
     found: dict[str, Slice] = {}
     own: dict[int, nn.Parameter] = {}
-    wanted = {id(weight) for weight in weights}
-    holders = [
-        (name, module)
-        for name, module in model.named_modules(remove_duplicate=False)
-        if wanted & {id(one) for one in module._parameters.values()}
-    ]
+    holders = _holders(model, weights)
     for name, module in holders:
-        _require_sliceable(model, name, module, ranks)
+        _require_sliceable(model, name, module, ranks.size)
     replaced: dict[int, nn.Module] = {}
     for name, module in holders:
         for key, parameter in module._parameters.items():
@@ -120,7 +150,17 @@ def slice_vocabulary(model: nn.Module, weights: Sequence[nn.Parameter], ranks: R
     return found
 
 
-def _require_sliceable(model: nn.Module, name: str, module: nn.Module, ranks: Ranks) -> None:
+def _holders(model: nn.Module, weights: Sequence[nn.Parameter]) -> list[tuple[str, nn.Module]]:
+    """Modules that hold one of the weights, under every name that they have."""
+    wanted = {id(weight) for weight in weights}
+    return [
+        (name, module)
+        for name, module in model.named_modules(remove_duplicate=False)
+        if wanted & {id(one) for one in module._parameters.values()}
+    ]
+
+
+def _require_sliceable(model: nn.Module, name: str, module: nn.Module, degree: int) -> None:
     embedding = type(module) is nn.Embedding and module.max_norm is None and not module.scale_grad_by_freq
     if not (embedding and not module.sparse) and type(module) is not nn.Linear:
         raise MethodRefusedError(
@@ -131,9 +171,9 @@ def _require_sliceable(model: nn.Module, name: str, module: nn.Module, ranks: Ra
         raise MethodRefusedError(f"rows of a vocabulary cannot be sliced in {name}: hooks on it would see slices")
     weight, bias = module.weight, module._parameters.get("bias")
     assert isinstance(weight, torch.Tensor)
-    if weight.size(0) % ranks.size:
+    if weight.size(0) % degree:
         raise MethodRefusedError(
-            f"the rows of {name} must be shared evenly, but there are {weight.size(0)} and {ranks.size} ranks; pad "
+            f"the rows of {name} must be shared evenly, but there are {weight.size(0)} and {degree} ranks; pad "
             "the vocabulary"
         )
     if bias is not None and any(

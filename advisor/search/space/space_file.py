@@ -17,6 +17,7 @@ import msgspec
 from advisor.errors import SearchSpaceError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Method, Parameter
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.libraries import needed_by
@@ -93,6 +94,10 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def libraries(self) -> tuple[str, ...]:
         """The optional libraries that its methods need."""
         return needed_by(method for method in CATALOGUE if method.name in self.methods)
+
+    def divides(self, axis: MeshAxis) -> bool:
+        """Whether one of its methods divides this axis among devices."""
+        return any(method.axis is axis for method in CATALOGUE if method.name in self.methods)
 
     def recipes_on(self, kind: DeviceKind) -> tuple[Recipe, ...]:
         """Its recipes for a kind of device."""

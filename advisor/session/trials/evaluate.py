@@ -18,6 +18,7 @@ from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.trials.candidates import CandidateMaker
 from advisor.session.trials.evaluation import Evaluation
+from advisor.session.trials.micro_batches import largest_of_global_batch
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count, format_rate
 from advisor.trial.outcome import Outcome
@@ -69,6 +70,7 @@ class Evaluator:
         self._budget = context.budget
         self._goal = context.goal
         self._facts = context.facts
+        self._plainest = context.plainest(context.goal.gpu_counts[0])
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._progress = context.progress
         self._pace = pace
@@ -86,9 +88,8 @@ class Evaluator:
 
         If neither is stated, a default.
         """
-        own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._fewest_devices
-        plainest = self._trials.plainest(devices)
-        mesh = DATA_ONLY if plainest is None else plainest.mesh
+        own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._goal.gpu_counts[0]
+        mesh = DATA_ONLY if self._plainest is None else self._plainest.mesh
         if own is None and self._goal.kind is GoalKind.FASTER:
             own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
         most = self._trials.most_samples
@@ -100,18 +101,14 @@ class Evaluator:
             return None if own is None else Batch(own, pipeline_passes(mesh))
         return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices, mesh=mesh)
 
-    @property
-    def _fewest_devices(self) -> int:
-        return self._goal.gpu_counts[0]
-
     def is_plainest(self, combination: Combination) -> bool:
         """Whether it is plain training on the fewest devices."""
-        return combination == self._trials.plainest(self._fewest_devices)
+        return combination == self._plainest
 
     def baseline(self) -> Candidate | None:
         """Plain training at the user's own batch, on the fewest devices; ``None`` when the workload states none."""
         batch = self.own_batch()
-        plain = self._trials.plainest(self._fewest_devices)
+        plain = self._plainest
         if batch is None or plain is None:
             return None
         model, failure = self._size(plain, Role.BASELINE)
@@ -119,9 +116,8 @@ class Evaluator:
             return failure
         fits = model.largest_batch(self._trials.limit_on(plain.gpu_count), margin=0.0, rounded=False)
         if self._facts.default_batch is None and self._goal.global_batch is None:
-            within = self._batch(model, 1.0, plain)
-            most = 1 if within is None else within.micro_batch
-            batch = Batch(min(batch.micro_batch, most), batch.accumulation_steps)
+            within = self._batch(model, 1.0, plain) or Batch(1)
+            batch = Batch(min(batch.micro_batch, within.micro_batch), batch.accumulation_steps)
         policy = self._make.policy(plain, batch)
         if fits < batch.micro_batch:
             return self._make.too_big(policy, Role.BASELINE, model)
@@ -307,10 +303,7 @@ class Evaluator:
         known = self._trials.model_of(combination)
         if known is not None:
             return known, None
-        largest = self._goal.global_batch
-        if largest is not None:
-            share = largest // combination.data_degree
-            largest = share // min(pipeline_passes(combination.mesh, share), 2 * combination.mesh.pipeline)
+        largest = largest_of_global_batch(combination, self._goal)
         plain = self._trials.reference(combination.data_degree)
         if plain is not None and combination != plain and self._trials.sizing_of(plain) is None:
             # A continued study has plain training on disk but not in memory. Without it no loss could be compared, and
@@ -332,11 +325,8 @@ class Evaluator:
                 "batches were not measured"
             )
         if largest >= 1 and self._goal.global_batch is None:
-            in_time = round_batch(
-                model.largest_within_seconds(
-                    self._budget.limits.longest_step_seconds / pipeline_passes(combination.mesh)
-                )
-            )
+            longest = self._budget.limits.longest_step_seconds / pipeline_passes(combination.mesh)
+            in_time = round_batch(model.largest_within_seconds(longest))
             if in_time < largest:
                 self._note(
                     f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a "

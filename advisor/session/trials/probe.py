@@ -42,6 +42,7 @@ def probe(
     hardware: Hardware,
     usable_bytes: int,
     libraries: tuple[str, ...],
+    tensor_degrees: tuple[int, ...],
     *,
     budget: TimeBudget,
     runner: Runner,
@@ -56,6 +57,7 @@ def probe(
         hardware: The device.
         usable_bytes: What is free on it.
         libraries: Optional libraries that the search's methods need.
+        tensor_degrees: Numbers of devices that may divide each layer.
         budget: The session's clock.
         runner: Runs the trial.
 
@@ -63,7 +65,15 @@ def probe(
         WorkloadError: The model does not make one step.
         NothingMeasuredError: The trial was ended from outside.
     """
-    spec = _spec(ProbeTrial, request, hardware, usable_bytes, budget, libraries=libraries)
+    spec = _spec(
+        ProbeTrial,
+        request,
+        hardware,
+        usable_bytes,
+        budget,
+        libraries=libraries,
+        tensor_degrees=tensor_degrees,
+    )
     result = runner.run(spec)
     budget.durations.learn_build_seconds(result.wall_seconds)
     if result.facts is not None:

@@ -18,6 +18,7 @@ from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
+from advisor.session.trials.micro_batches import largest_of_global_batch
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
@@ -59,7 +60,7 @@ class SizedTrials:
         self._ledger = context.ledger
         self.rungs = chain_of(counts)
         self.own = next((i for i, rung in enumerate(self.rungs) if rung.size == counts.own.size), None)
-        plainest = trials.plainest(context.goal.gpu_counts[0])
+        plainest = context.plainest(context.goal.gpu_counts[0])
         assert plainest is not None, "a space in which plain training cannot be distributed is refused before"
         self.plainest = plainest
         self._at: dict[int, tuple[Trials, Evaluator]] = {}
@@ -189,11 +190,9 @@ class SizedTrials:
         reference = trials.reference(combination.data_degree)
         if reference is None or reference == combination:
             return None
-        batch = self._goal.global_batch
-        largest = None if batch is None else batch // combination.data_degree
         for one in (reference, combination):
             if trials.sizing_of(one) is None:
-                trials.size(one, largest)
+                trials.size(one, largest_of_global_batch(one, self._goal))
         return trials.drift(combination)
 
     def tried(self, combination: Combination, place: int) -> list[Candidate]:

@@ -15,12 +15,12 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import StepWork
-from advisor.search.sizing.batching import pipeline_passes
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.session.trials.known import Known, ran_not_even_once
+from advisor.session.trials.micro_batches import largest_of_samples, profiled_passes
 from advisor.session.trials.probe import first_batch
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
@@ -87,18 +87,13 @@ class Trials:
         """The same trials at another model size, which learns nothing from this one."""
         return Trials(self._context, self._runner, model_size=model_size, most_samples=self.most_samples)
 
-    def plainest(self, gpu_count: int) -> Combination | None:
-        """The plainest combination on a number of devices."""
-        return self._context.plainest(gpu_count)
-
     def reference(self, shares: int) -> Combination | None:
         """Plain training with as many shares of a batch, which losses are compared with."""
         return self._context.reference(shares)
 
     def _run(self, spec: Trial[_R]) -> _R:
         result = self._runner.run(spec)
-        known = [most for most in (result.most_samples, self.most_samples) if most is not None]
-        self.most_samples = min(known, default=None)
+        self.most_samples = min(filter(None, (result.most_samples, self.most_samples)), default=None)
         return result
 
     def limit_on(self, gpu_count: int) -> int:
@@ -119,7 +114,7 @@ class Trials:
             The model, or ``None`` if not even the first batch worked; and the trial behind it.
         """
         if self.most_samples is not None:
-            share = max(1, self.most_samples // self._micro_batches(combination))
+            share = max(1, largest_of_samples(self.most_samples, combination, self._goal))
             largest_batch = share if largest_batch is None else min(largest_batch, share)
         batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
         if self.turns.compare_at is not None and _starts_slowly(combination.uses):
@@ -137,7 +132,7 @@ class Trials:
             result = self._size_from(1, combination, 1, alone=True)
         if result.sizing is None or not result.sizing.points:
             return None, result
-        self._known.learn_sizing(combination, result, passes=self._passes(combination))
+        self._known.learn_sizing(combination, result, passes=profiled_passes(combination, self._goal))
         return self.model_of(combination), result
 
     def _size_from(
@@ -159,7 +154,7 @@ class Trials:
         return self._run(
             self._spec(
                 SizeTrial,
-                combination.policy(first_batch, self._passes(combination)),
+                combination.policy(first_batch, profiled_passes(combination, self._goal)),
                 measure_seconds=self._limits.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
@@ -170,21 +165,14 @@ class Trials:
             )
         )
 
-    def _passes(self, combination: Combination) -> int:
-        """Micro-batches of a step in profiling runs: what a pipeline holds depends on how many there are."""
-        fixed = self._goal.global_batch
-        return pipeline_passes(combination.mesh, None if fixed is None else fixed // combination.data_degree)
-
-    def _micro_batches(self, combination: Combination) -> int:
-        """Micro-batches of a step in profiling runs, over all devices."""
-        return combination.data_degree * self._passes(combination)
-
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
         model = self._known.model_of(combination)
         if model is None or self.most_samples is None:
             return model
-        return msgspec.structs.replace(model, most_samples=self.most_samples // self._micro_batches(combination))
+        return msgspec.structs.replace(
+            model, most_samples=largest_of_samples(self.most_samples, combination, self._goal)
+        )
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The profiling runs of a combination, if it was sized."""
@@ -319,16 +307,14 @@ class Trials:
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination from its reference, over the first steps of its sizing.
 
-        On several devices each rank draws its own dropout masks, so losses there do not compare with those of one
-        device; the plainest combination there, which only sums gradients, has none to compare with. Neither has a
-        pipeline, whose steps have more samples.
+        On several devices each rank draws its own dropout masks, so that the plainest combination there has none to
+        compare with. Neither has a pipeline, whose steps have more samples.
         """
         reference = self.reference(combination.data_degree)
-        if reference is None or (combination == reference and combination.gpu_count > 1):
+        if reference is None or combination.mesh.pipeline > 1:
             return None
-        if combination.mesh.pipeline > 1:
-            return None
-        return self._known.drift(combination, reference)
+        alone = combination == reference and combination.gpu_count > 1
+        return None if alone else self._known.drift(combination, reference)
 
     def _taking_turns(self, beside: Policy | None) -> dict[str, Any]:
         """Spec fields about the training that a trial alternates with."""

@@ -11,11 +11,12 @@ __all__ = ["standing_for_ranks"]
 
 
 @contextlib.contextmanager
-def standing_for_ranks(count: int) -> Iterator[None]:
-    """Be rank 0 of so many, none of which exists; with one, nothing is changed.
+def standing_for_ranks(count: int, rank: int = 0) -> Iterator[None]:
+    """Be one rank of so many, none of which exists; with one, nothing is changed.
 
     Args:
         count: The ranks that train together.
+        rank: The one to be.
     """
     if count == 1:
         yield
@@ -23,7 +24,7 @@ def standing_for_ranks(count: int) -> Iterator[None]:
     assert not dist.is_initialized(), "one process makes this trial"
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
     try:
         yield
     finally:

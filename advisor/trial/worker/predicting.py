@@ -129,7 +129,9 @@ def _of_a_sample(tensor: torch.Tensor, dim: int | str | None) -> list[int]:
 
 
 def _traced_passes(bench: Bench[PredictTrial]) -> int:
-    """Passes to trace: a third adds nothing that the second does not."""
+    """Passes to trace: a third adds nothing that the second does not, but for a pipeline, which has many under way."""
+    if bench.spec.policy.axes.pipeline > 1:
+        return bench.spec.policy.accumulation_steps
     return min(2, bench.spec.policy.accumulation_steps)
 
 

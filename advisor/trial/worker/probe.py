@@ -21,7 +21,9 @@ from advisor.measure.speed.device_rates import device_rates
 from advisor.measure.speed.thread_rates import sharing_among, thread_rates, undisturbed_threads
 from advisor.methods.kernels._linear_head import exposes_linear_head
 from advisor.methods.optimizers.optimizer_class import class_name_of
+from advisor.methods.tensor_parallel._sliced_training import Probed, probed
 from advisor.training import structure
+from advisor.training.batch.tree import split
 from advisor.training.compiler import why_not_compiled
 from advisor.training.forward_probe import ChainProbe, FunctionCounts
 from advisor.training.loss import check_loss
@@ -47,6 +49,9 @@ alone is none that every model takes, nor is an odd number."""
 
 _LARGER = (16, 9)
 """The same of a look at more samples, where that is quick."""
+
+_SAMPLES_TO_SLICE = 2
+"""One alone may be none that a model takes; more take longer."""
 
 _Option = bool | int | float | str | None
 
@@ -137,6 +142,7 @@ def _facts(bench: Bench[ProbeTrial], training: Training, first: _FirstStep, thre
     model, blocks = training.model, first.blocks
     bench.notes += bench.workload.notes
     rates = device_rates(bench.device, threads)
+    sliced = _sliced(bench, training, first)
     return Facts(
         model_class=type(model).__name__,
         parameter_count=structure.parameter_count(model),
@@ -165,6 +171,11 @@ def _facts(bench: Bench[ProbeTrial], training: Training, first: _FirstStep, thre
         chain_length=0 if first.chain_reason else len(blocks),
         chain_reason=first.chain_reason,
         shape_keeping_blocks=first.shape_keeping,
+        tensor_degrees=sliced.degrees,
+        tensor_refusals=sliced.refusals,
+        tensor_whole=sliced.whole,
+        sequence_refusals=sliced.sequence,
+        vocabulary_refusals=sliced.vocabulary,
         compiler=why_not_compiled(bench.device),
         matmul_flops_per_second=rates.matmul_flops_per_second,
         device_rates=rates,
@@ -174,6 +185,21 @@ def _facts(bench: Bench[ProbeTrial], training: Training, first: _FirstStep, thre
         batch_layout=first.layout,
         libraries=libraries(bench.spec.libraries),
     )
+
+
+def _sliced(bench: Bench[ProbeTrial], training: Training, first: _FirstStep) -> Probed:
+    """What devices can divide of each layer; nothing where it was not asked for, or no batch fits."""
+    if not bench.spec.tensor_degrees or first.loss is None:
+        return Probed()
+    layout = first.layout
+    batch = first.batch if layout.why_uncut else split(first.batch, _SAMPLES_TO_SLICE, layout.sample_dims)[0]
+    try:
+        return probed(training, list(first.blocks), batch, bench.spec.tensor_degrees)
+    except Exception as error:
+        if not is_out_of_memory(error, bench.device, bench.refusals):
+            raise
+        bench.empty_cache()
+        return Probed()
 
 
 def _first_loss(

@@ -90,7 +90,8 @@ def run_trial(
     refusals = AllocatorRefusals(torch.device(spec.device))
     try:
         with contextlib.ExitStack() as contexts:
-            contexts.enter_context(standing_for_ranks(spec.policy.gpu_count // spec.ranks))
+            rank = spec.rank if isinstance(spec, PredictTrial) else 0
+            contexts.enter_context(standing_for_ranks(spec.policy.gpu_count // spec.ranks, rank))
             if isinstance(spec, ProbeTrial | PredictTrial):
                 contexts.enter_context(recording_reads())
             bench = Bench(spec, tell, refusals, prepared, partner)

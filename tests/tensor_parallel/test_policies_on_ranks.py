@@ -1,0 +1,90 @@
+"""Models that ranks slice train as in one process, with every other method that declares no conflict, on every mesh."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests.distributed.models import Case, movement_error, two_groups
+from tests.distributed.ranks import Launcher
+from tests.methods.quick_compiler import quick_compiler
+from tests.methods.tiny import import_bitsandbytes, uncompiled_optimizers
+from tests.tensor_parallel import policies
+from tests.tensor_parallel.policies import CASES, MODELS, ON_FOUR, begun, trained
+
+pytestmark = pytest.mark.slow
+
+Found = list[dict[Any, Any]]
+
+
+@pytest.fixture(scope="module")
+def on_two(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launcher.run(policies.on_two, 2, tmp_path_factory.mktemp("policies"))
+
+
+@pytest.fixture(scope="module")
+def on_four(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launcher.run(policies.on_four, 4, tmp_path_factory.mktemp("meshes"))
+
+
+def _alone(model: str, case: Case) -> dict[str, Any]:
+    uses = ", ".join(use.label for use in case.single)
+    key = f"{uses}; {case.micro_batch}; {case.clip}; {case.build_optimizer.__name__}"
+    return _known(model, key, Held(case))
+
+
+class Held:
+    """A case that is no part of a key."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@functools.cache
+def _known(model: str, key: str, held: Held) -> dict[str, Any]:
+    import_bitsandbytes()
+    with uncompiled_optimizers(), quick_compiler():
+        return trained(model, held.case, None)
+
+
+def trains_alike(found: Any, model: str, case: Case) -> None:
+    assert not isinstance(found, str), found
+    plain = _alone(model, case)
+    assert found["same"], "ranks that are to hold the same parameters do not"
+    assert list(found["model"]) == list(plain["model"])
+    assert found["optimizer"]["state"].keys() == plain["optimizer"]["state"].keys()
+    assert movement_error(found["model"], plain["model"], MODELS[model][0]()) < case.tolerance
+
+
+@pytest.mark.parametrize("key", CASES, ids=": ".join)
+def test_training_on_two_ranks_is_that_of_one_process(on_two: Found, key: tuple[str, str]) -> None:
+    trains_alike(on_two[0][key], key[0], CASES[key])
+
+
+@pytest.mark.parametrize("name", ON_FOUR)
+def test_training_on_a_mesh_of_four_ranks_is_that_of_one_process(on_four: Found, name: str) -> None:
+    trains_alike(on_four[0][name], "gpt2", ON_FOUR[name][0])
+
+
+def test_a_state_goes_from_mesh_to_mesh_and_into_a_plain_training(on_four: Found) -> None:
+    found = on_four[0]["from mesh to mesh"]
+    assert not isinstance(found, str), found
+    case = Case((), build_optimizer=two_groups)
+    plain = begun("gpt2", case, None)
+    for _ in range(3):
+        plain.step(MODELS["gpt2"][1](0))
+    start = MODELS["gpt2"][0]()
+    assert movement_error(found["model"], plain.state_dict()["model"], start) < 1e-4
+    resumed = begun("gpt2", case, None)
+    resumed.load_state_dict(found)
+    for training in (plain, resumed):
+        training.step(MODELS["gpt2"][1](1))
+    assert movement_error(resumed.state_dict()["model"], plain.state_dict()["model"], start) < 1e-4
