@@ -19,6 +19,7 @@
     │   ├── NothingMeasuredError   the search ended without one usable measurement
     │   ├── NothingPredictedError  a step cannot be traced without running it
     │   └── PreferenceNotMetError  no point of the cost-latency frontier is within the requested limit
+    ├── StageLostError             another rank of a pipeline failed, ended or did not answer in time
     └── DeviceOutOfMemoryError     live bytes rose above the memory limit (raised inside a trial)
 
 A message states the rule, then the value, then the fix.
@@ -41,6 +42,7 @@ __all__ = [
     "PolicyError",
     "PreferenceNotMetError",
     "SearchSpaceError",
+    "StageLostError",
     "SurroundingsError",
     "TrialError",
     "UserError",
@@ -125,6 +127,10 @@ class NothingPredictedError(TrialError):
 
 class PreferenceNotMetError(TrialError):
     """No measured policy is within the requested latency, cost or deadline; the message gives the best."""
+
+
+class StageLostError(MomadviseError):
+    """Another rank of a pipeline failed, ended, or did not answer within the timeout of their process group."""
 
 
 class DeviceOutOfMemoryError(MomadviseError):

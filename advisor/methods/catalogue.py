@@ -35,6 +35,7 @@ from advisor.methods.optimizers.fused_optimizer import FusedOptimizer
 from advisor.methods.optimizers.host_optimizer import HostOptimizer
 from advisor.methods.optimizers.muon import Muon
 from advisor.methods.optimizers.optimizer_in_backward import OptimizerInBackward
+from advisor.methods.pipeline.pipeline import Pipeline
 from advisor.methods.process.expandable_segments import ExpandableSegments
 from advisor.methods.process.intraop_threads import IntraopThreads
 from advisor.methods.process.retain_freed_memory import RetainFreedMemory
@@ -99,6 +100,7 @@ CATALOGUE: tuple[Method, ...] = (
     Fsdp(),
     GradientCompression(),
     TensorParallelism(),
+    Pipeline(),
 )
 
 

@@ -257,7 +257,7 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     )
     if reason:
         raise MethodRefusedError(reason)
-    ordered = sorted(uses, key=lambda use: (get_method(use.name).stage, use.name))
+    ordered = sorted(uses, key=_turn)
     try:
         for use in ordered:
             method = get_method(use.name)
@@ -272,6 +272,12 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     except BaseException:
         training.close()
         raise
+
+
+def _turn(use: MethodUse) -> tuple[int, int, str]:
+    """What a method is sorted by: its stage, and then its axis, because layers are divided while all blocks are there."""
+    method = get_method(use.name)
+    return method.stage, -1 if method.axis is None else list(MeshAxis).index(method.axis), use.name
 
 
 def _holds(conflict: Conflict, own: MethodUse, other: MethodUse) -> bool:

@@ -7,8 +7,8 @@ it is. Copies of the same part along the data axis are the business of ``Trainin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,21 @@ from torch.distributed.tensor import DTensor
 
 from advisor.training.world import World
 
-__all__ = ["Cut", "clip_across_cuts", "share_overflow"]
+__all__ = ["Cut", "LeftPass", "clip_across_cuts", "share_overflow"]
+
+_T = TypeVar("_T")
+
+
+class LeftPass(BaseException):
+    """Ends a forward pass that goes on in another process; no error, so that no ``except Exception`` stops it.
+
+    Args:
+        hidden: What this process computed.
+    """
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        super().__init__("the forward pass goes on in another process")
+        self.hidden = hidden
 
 
 class Cut:
@@ -35,6 +49,10 @@ class Cut:
 
     def complete_gradients(self) -> None:
         """Make the gradients those of the whole model; called once the passes of a step have ended, perhaps twice."""
+
+    def evaluation(self, function: Callable[[torch.nn.Module], _T]) -> Callable[[torch.nn.Module], _T]:
+        """The function that evaluates the whole model, from one that evaluates a plain model."""
+        return function
 
     def whole_model_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """The axis's parts together, under plain names, on its rank 0 (empty on others); every process calls it.

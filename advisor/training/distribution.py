@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from advisor.training.cut import LeftPass
 from advisor.training.world import World
 
 __all__ = ["Distribution", "LossModule", "plain_names", "share_parameters"]
@@ -85,8 +86,13 @@ class LossModule(torch.nn.Module):
         self._compute_loss = compute_loss
 
     def forward(self, batch: Any, function: Callable[[torch.nn.Module], Any] | None = None) -> Any:
-        """The loss of a batch, or ``function(model)``."""
-        return self._compute_loss(self.model, batch) if function is None else function(self.model)
+        """The loss of a batch, or ``function(model)``; what a pass has computed that goes on in another process."""
+        try:
+            return self._compute_loss(self.model, batch) if function is None else function(self.model)
+        except LeftPass as left:
+            left.__traceback__ = None  # The way through the user's frames keeps alive what they hold.
+            hidden = left.hidden
+        return hidden
 
 
 def share_parameters(model: torch.nn.Module, world: World) -> None:

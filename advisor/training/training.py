@@ -85,6 +85,8 @@ class Training:
             of two small batches then says little about a large one.
         state_parts: Name -> what a method adds to the state.
         change_optimizer: Callables that change in place every optimizer put in use, by any method.
+        run_passes: ``(micro-batches) -> loss`` of the whole batch; replaces one forward and one backward pass after the
+            other, which then cannot be called apart.
         clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
             wrongly.
     """
@@ -145,6 +147,7 @@ class Training:
         self.works_in_chunks = False
         self.state_parts: dict[str, StatePart] = {}
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
+        self.run_passes: Callable[[list[Any]], torch.Tensor] | None = None
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
         self._optimizer: torch.optim.Optimizer | None = None
@@ -201,6 +204,12 @@ class Training:
             WorkloadError: The batch cannot be cut, or a process's share of it has no target.
         """
         micro_batches = self.split(batch)
+        total = self._one_by_one(micro_batches) if self.run_passes is None else self.run_passes(micro_batches)
+        self.optimizer_step()
+        return total
+
+    def _one_by_one(self, micro_batches: list[Any]) -> torch.Tensor:
+        """A forward and a backward pass of each micro-batch; returns their loss."""
         total: torch.Tensor | None = None
         for number, micro_batch in enumerate(micro_batches, start=1):
             last = number == len(micro_batches)
@@ -208,7 +217,6 @@ class Training:
                 loss = self.forward(micro_batch)
                 self.backward(loss)
             total = loss.detach() if total is None else total + loss.detach()
-        self.optimizer_step()
         assert total is not None, "a batch has at least one micro-batch"
         return total
 
@@ -226,6 +234,8 @@ class Training:
         Where parameters are sharded, the model can only be called this way outside of a step. Contexts that methods put
         around a step's forward pass, such as autocast, are not entered.
         """
+        for cut in reversed(self.cuts):
+            function = cut.evaluation(function)
         with evaluation_mode(self.model), torch.no_grad():
             return self.distribution.call(self.model, function)
 
@@ -260,8 +270,10 @@ class Training:
         """Move a micro-batch to the device and compute its loss, scaled to its share if it comes from :meth:`split`.
 
         Raises:
+            MethodRefusedError: An applied method runs the passes of a step in another order.
             WorkloadError: The loss is not a scalar tensor with a gradient.
         """
+        self._require_own_passes()
         if self.phase_listener is not None:
             self.phase_listener(Phase.FORWARD)
         moved = batches.move(batch, self.device)
@@ -273,12 +285,21 @@ class Training:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of ``loss`` (scaled, under float16) to those of the parameters."""
+        self._require_own_passes()
         if self.phase_listener is not None:
             self.phase_listener(Phase.BACKWARD)
         if self.gradient_scaler is not None:
             loss = self.gradient_scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         self.distribution.after_backward()
+
+    def _require_own_passes(self) -> None:
+        if self.run_passes is not None:
+            raise MethodRefusedError(
+                "forward and backward passes cannot be called apart, because an applied method runs those of all "
+                "micro-batches of a step in an order of its own; call training.step(batch), and "
+                "training.evaluate(function) for anything else"
+            )
 
     def optimizer_step(self) -> None:
         """Update the parameters from their gradients, then drop the gradients."""

@@ -37,6 +37,8 @@ class DataParallel(Distribution):
         world: The processes.
         bucket_views: Let gradients be views into the buffers that are sent.
         static_graph: Promise that every step uses the same parameters in the same order.
+        overlaps: Whether gradients are averaged in the last backward pass of a step, and not after all of them as in
+            the first step. It is no use where passes of several micro-batches are under way at a time.
 
     Attributes:
         communication_hook: State and function that average a buffer of gradients in place of a plain sum, from the
@@ -51,12 +53,14 @@ class DataParallel(Distribution):
         *,
         bucket_views: bool = True,
         static_graph: bool = False,
+        overlaps: bool = True,
     ) -> None:
         share_parameters(model, world)
         self.communication_hook: tuple[Any, CommunicationHook] | None = None
         self._world = world
         self._bucket_views = bucket_views
         self._static_graph = static_graph
+        self._overlaps = overlaps
         self._module = LossModule(model, compute_loss)
         self._first_step: _FirstStep | None = _FirstStep(model, world)
         self._wrapped: DistributedDataParallel | TracedDataParallel | None = None
@@ -105,7 +109,9 @@ class DataParallel(Distribution):
 
     def after_step(self) -> None:
         """From the second step on, DistributedDataParallel averages."""
-        if self._first_step is not None:
+        if self._first_step is not None and not self._overlaps:
+            self._first_step.again()
+        elif self._first_step is not None:
             partly_used = self._first_step.close()
             self._first_step = None
             # Its reducer is no Python, and cannot do without values.
@@ -162,6 +168,10 @@ class _FirstStep:
             sent = gradient.contiguous()
             dist.all_reduce(sent, group=self._world.device_group)
             parameter.grad = sent.div_(self._world.size)
+
+    def again(self) -> None:
+        """The next step is like the first."""
+        self._averaged = False
 
     def close(self) -> bool:
         """Whether some parameter went without a gradient in some backward pass of some process."""

@@ -54,6 +54,7 @@ class Ddp(Method):
             training.world.data,
             bucket_views=bool(parameters["bucket_views"]),
             static_graph=bool(parameters["static_graph"]),
+            overlaps=training.run_passes is None,
         )
         # The first step averages without DistributedDataParallel, the third rearranges its buffers.
         training.settling_steps = max(training.settling_steps, 3)

@@ -57,7 +57,9 @@ class Zero1(Method):
         verdict = _judge(class_name_of(plain), traits_of(plain))
         if not verdict.applicable:
             raise MethodRefusedError(verdict.reason)
-        training.distribution = ShardedOptimizer(training.model, training.compute_loss, training.world.data)
+        training.distribution = ShardedOptimizer(
+            training.model, training.compute_loss, training.world.data, overlaps=training.run_passes is None
+        )
         training.optimizer = training.distribution.shard(plain, _options(plain))
         training.settling_steps = max(training.settling_steps, 3)  # As for ddp.
 

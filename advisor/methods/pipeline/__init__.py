@@ -1,0 +1,4 @@
+"""Pipeline parallelism for any model with a chain of blocks.
+
+Called by methods.
+"""

@@ -1,0 +1,386 @@
+"""A model whose blocks are in stages on the ranks of a pipeline, as a training uses it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.methods.pipeline._common_draws import CommonDraws
+from advisor.methods.pipeline._copies import Copies
+from advisor.methods.pipeline._outside import empty_parameters
+from advisor.methods.pipeline._passage import Passage
+from advisor.methods.pipeline._places import drop_other_blocks, put_links
+from advisor.methods.pipeline._relay import Handed, Relay
+from advisor.methods.pipeline._schedules import Schedule, schedule_of
+from advisor.methods.pipeline._stage_ranks import PipelineRanks
+from advisor.methods.pipeline._stage_rehearsal import Rehearsal
+from advisor.methods.pipeline._stage_state import PlainNames, StageState
+from advisor.methods.pipeline._stages import StageModule, Stages, torch_stage, unraised_cause
+from advisor.methods.pipeline.balance import balanced, even
+from advisor.methods.pipeline.schedule_rules import stages_of_rank, stages_per_rank
+from advisor.training.batch.tree import leaves_of
+
+__all__ = ["PipelineParallel"]
+
+_T = TypeVar("_T")
+Finish = Callable[[Any, torch.Tensor, bool], tuple[torch.Tensor, torch.Tensor]]
+"""``(micro-batch, what a stage returned, whether it is the last) -> (what goes on, the share of the loss)``."""
+
+
+class PipelineParallel:
+    """The blocks of one model, distributed in place over the ranks of a group.
+
+    Parameters and buffers become those of the group's first rank. Blocks of other ranks are dropped at once, so a model
+    may be given in host memory that is too large for a device. Methods that wrap blocks come afterwards. The first step
+    finds out, in passes of its own, what every stage needs besides its blocks.
+
+    Naive model parallelism is ``gpipe`` with one micro-batch.
+
+    Args:
+        model: The whole model, on any device.
+        blocks: Its blocks in their order, each called once, on what the one before it returned.
+        group: The ranks of the pipeline; its timeout is how long they wait for each other.
+        schedule: One of :data:`~advisor.methods.pipeline.schedule_rules.SCHEDULES`.
+        bounds: The first block of every stage, then the number of blocks; default: as many in each.
+        device: Where the stages compute.
+
+    Attributes:
+        bounds: The first block of every stage, then the number of blocks.
+        own: Numbers of the stages of this rank.
+        balanced_bounds: The bounds that the times of the first step's blocks call for, once they were measured.
+        state: Gathers and picks states; exists once the pipeline is set up.
+
+    Raises:
+        MethodRefusedError: There are fewer blocks than stages.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Sequence[nn.Module],
+        group: dist.ProcessGroup,
+        *,
+        schedule: str,
+        bounds: Sequence[int] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        device = device or torch.device("cpu")
+        size = dist.get_world_size(group)
+        count = size * stages_per_rank(schedule)
+        self.bounds = tuple(bounds or even(len(blocks), count))
+        assert len(self.bounds) == count + 1, "one bound for each stage and one for the end"
+        assert self.bounds[0] == 0, "the first stage begins with the first block"
+        assert self.bounds[-1] == len(blocks), "the last stage ends with the last block"
+        owners = {stage: rank for rank in range(size) for stage in stages_of_rank(schedule, rank, size)}
+        self._ranks = PipelineRanks(group, device, [owners[stage] for stage in range(count)])
+        self.own = stages_of_rank(schedule, self._ranks.rank, size)
+        self._schedule_name = schedule
+        self._device = device
+        self._names = PlainNames(model, blocks)
+        self._agree(model)
+        self._draws = CommonDraws(device)
+        passage = Passage(self._draws)
+        numbers = [n for stage in self.own for n in range(self.bounds[stage], self.bounds[stage + 1])]
+        self._own_blocks = {number: blocks[number] for number in numbers}
+        drop_other_blocks(model, blocks, set(numbers), passage)
+        self.model = model
+        self._stages = Stages(model, self.bounds, self.own, passage, self._draws)
+        self._relay = Relay(self._stages, self._ranks)
+        self._linked = False
+        self.balanced_bounds: tuple[int, ...] | None = None
+        self._copies: Copies | None = None
+        self._emptied: set[str] = set()
+        self._late: set[str] = set()
+        self._handed: dict[Any, list[Handed]] = {}
+        self._schedule: tuple[Any, Schedule] | None = None
+        self._computed: Callable[[int, torch.Tensor | None, int], torch.Tensor] | None = None
+        self._passes = 0
+        self._complete = True
+
+    def step(
+        self,
+        micro_batches: Sequence[Any],
+        compute: Callable[[Any], torch.Tensor],
+        *,
+        finish: Finish | None = None,
+        may_empty: bool = True,
+    ) -> torch.Tensor:
+        """Compute the gradients of a batch, by the schedule.
+
+        Args:
+            micro_batches: The micro-batches; the same on every rank, all of the same shapes.
+            compute: The loss of a micro-batch, from calling the model.
+            finish: What follows in a step, but not where a pass only shows what a stage needs; what it returns first
+                has the gradients, and what it returns second adds up to the loss of the batch.
+            may_empty: Whether parameters that no stage of this rank needs may be emptied, in the first step.
+
+        Returns:
+            The loss of the batch, detached, on every rank.
+
+        Raises:
+            MethodRefusedError: The model, or its loss, cannot be cut where it is.
+            WorkloadError: The micro-batches have different shapes.
+            StageLostError: Another rank failed, ended, or did not answer in time.
+        """
+        kind = _kind_of_all(micro_batches)
+        self._put_links()
+        self._rehearse(kind, lambda: compute(micro_batches[0]), may_empty=may_empty)
+        finish = finish or (lambda micro_batch, value, is_last: (value, value))
+        losses: list[torch.Tensor] = []
+
+        def computed(stage: int, incoming: torch.Tensor | None, number: int) -> torch.Tensor:
+            micro_batch, is_last = micro_batches[number], stage == self._stages.count - 1
+            value = self._pass(stage, incoming, number, lambda: compute(micro_batch))
+            value, share = finish(micro_batch, value, is_last)
+            if is_last:
+                losses.append(share.detach())
+            output = value.reshape(1) if is_last else value.contiguous()
+            return output.clone() if output._is_view() else output  # A view could not be detached.
+
+        self._computed = computed
+        numbers = torch.arange(len(micro_batches))
+        try:
+            with self._ranks.waiting(), unraised_cause():
+                self._scheduled(kind, len(micro_batches)).step(
+                    *((numbers,) if 0 in self.own else ()),
+                    number=numbers,
+                    target=numbers if self._stages.count - 1 in self.own else None,
+                    return_outputs=False,
+                )
+        except BaseException:
+            self._schedule = None  # It holds what is left of the failed step.
+            raise
+        finally:
+            self._computed = None
+        self._passes += len(micro_batches)
+        self._complete = False
+        total = torch.zeros((), dtype=self._handed[kind][-1].dtype, device=self._device)
+        if losses:
+            total = torch.stack([loss.reshape(()) for loss in losses]).sum().to(total.dtype)
+        with self._ranks.waiting():
+            dist.broadcast(total, group=self._ranks.group, group_src=self._ranks.owners[-1])
+        return total
+
+    def evaluate(self, function: Callable[[nn.Module], _T]) -> _T:
+        """``function(model)``, where every call of the model runs through all stages; every rank must call it.
+
+        The model's output is sent to all ranks, so that the function returns the same on each.
+
+        Raises:
+            MethodRefusedError: The function runs blocks other than by calling the model.
+            StageLostError: Another rank failed, ended, or did not answer in time.
+        """
+        self._put_links()
+        model = self.model
+        before = vars(model).get("forward")
+        original = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._passes += 1
+            _, value = self._relay.run(lambda: original(*args, **kwargs), number=self._passes)
+            return self._ranks.told(value, by=self._ranks.owners[-1])
+
+        model.forward = forward
+        try:
+            return function(model)
+        finally:
+            if before is None:
+                del model.forward
+            else:
+                model.forward = before
+
+    def complete_gradients(self) -> None:
+        """Sum the gradients of parameters that several stages have; a second call in a step does nothing."""
+        if not self._complete:
+            assert self._copies is not None, "a step has been made"
+            self._copies.sum_gradients(self._names.of(self.model))
+        self._complete = True
+
+    def after_step(self) -> None:
+        """Make the copies of parameters that several stages have the same again, once an optimizer has stepped."""
+        if self._copies is not None:
+            self._copies.agree(self._names.of(self.model))
+
+    def copies(self, parameter: nn.Parameter) -> int:
+        """How many ranks of the pipeline have this parameter, with the same gradient."""
+        if self._copies is None:
+            return 1
+        name = next((name for name, own in self._names.of(self.model).items() if own is parameter), "")
+        return self._copies.count(name)
+
+    def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float) -> torch.Tensor:
+        """Clip complete gradients by their norm over the whole model, and return the norm that they had."""
+        names = {id(own): name for name, own in self._names.of(self.model).items()}
+        square = torch.zeros((), device=self._device)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32)
+                norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+                copies = 1 if self._copies is None else self._copies.count(names[id(parameter)])
+                square += norm.square() / copies
+        with self._ranks.waiting():
+            dist.all_reduce(square, group=self._ranks.group)
+        total = square.sqrt()
+        nn.utils.clip_grads_with_norm_(list(parameters), max_norm, total)
+        return total
+
+    @property
+    def state(self) -> StageState:
+        """Gathers what all ranks hold, and picks what this one holds."""
+        return StageState(self._names, self._ranks, self.model, self._owner, self._emptied)
+
+    def _owner(self, name: str) -> int:
+        """The rank whose value of an entry of the state is the model's."""
+        first = self._names.first(name)
+        number = self._names.block_of(first)
+        if number is not None:
+            stage = next(s for s in range(self._stages.count) if number in self._stages.blocks_of(s))
+            return self._ranks.owners[stage]
+        if name in self._late:
+            return self._ranks.owners[-1]
+        return 0 if self._copies is None else self._copies.owner(first)
+
+    def _agree(self, model: nn.Module) -> None:
+        """Give every rank the parameters and buffers of the first, one at a time: the device never holds the whole."""
+        with self._ranks.waiting():
+            for tensor in (*model.parameters(), *model.buffers()):
+                own = tensor.detach()
+                sent = own.to(self._device).contiguous()
+                dist.broadcast(sent, group=self._ranks.group, group_src=0)
+                if sent.data_ptr() != own.data_ptr():
+                    own.copy_(sent)
+
+    def _put_links(self) -> None:
+        if not self._linked:
+            put_links(self.model, self._own_blocks, self._stages.passage)
+            self._own_blocks = {}
+            self._linked = True
+
+    def _rehearse(self, kind: Any, function: Callable[[], torch.Tensor], *, may_empty: bool) -> None:
+        """Find out the shapes of micro-batches of a new kind and, the first time, what every stage needs."""
+        if kind in self._handed:
+            return
+        rehearsal = Rehearsal(self._stages, self._relay, self._device)
+        if self._copies is not None:
+            rehearsal.run(function)
+        else:
+            self._draws.base = self._ranks.told(int(torch.randint(2**31, ())), by=0)
+            rehearsal.learn(function)
+            if self._schedule_name == "zero_bubble":
+                self._require_split(rehearsal)
+            self._draws.are_made = rehearsal.drew
+            if (costs := rehearsal.costs()) is not None:
+                before, blocks, after = costs
+                self.balanced_bounds = balanced(blocks, self._stages.count, before=before, after=after)
+            parameters = self._names.of(self.model)
+            users = self._ranks.told_by_all({n for n, one in parameters.items() if id(one) in rehearsal.used})
+            trained = [name for name in self._names.parameters if any(name in names for names in users)]
+            trained = [n for n in trained if n not in parameters or parameters[n].requires_grad]
+            self._copies = Copies(self._ranks, users, trained)
+            self._late = self._ranks.told(rehearsal.late_buffers(), by=self._ranks.owners[-1])
+            self._empty(rehearsal, set().union(*users), may_empty=may_empty)
+        self._handed[kind] = rehearsal.handed
+
+    def _require_split(self, rehearsal: Rehearsal) -> None:
+        """Require that backward passes can be split in two, as the zero-bubble schedule does.
+
+        Raises:
+            MethodRefusedError: Weights of some stage would get no gradient.
+        """
+        instead = "use schedule=interleaved or 1f1b"
+        if not all(self._ranks.told_by_all(rehearsal.splits)):
+            raise MethodRefusedError(
+                "schedule=zero_bubble needs weights that meet the hidden states in one block only, because torch "
+                "cannot compute the gradients of others apart from those of the hidden states, but some meet them in "
+                f"several blocks of a stage; {instead}"
+            )
+        for stage, (given, made) in enumerate(itertools.pairwise(rehearsal.handed), start=1):
+            if made.requires_grad and not given.requires_grad:
+                raise MethodRefusedError(
+                    "schedule=zero_bubble needs hidden states with a gradient between all stages, because torch finds "
+                    f"the weights of a stage on the way to them, but those before stage {stage} have none: nothing "
+                    f"before it is trained; {instead}"
+                )
+
+    def _empty(self, rehearsal: Rehearsal, used: set[str], *, may_empty: bool) -> None:
+        """Free what the stages of this rank do not need; what nobody uses stays with the first rank."""
+        modules = [
+            one.module
+            for one in rehearsal.not_needed
+            if self._ranks.rank > 0
+            or {name for name, p in self._names.of(self.model).items() if any(p is q for q in one.module.parameters())}
+            <= used
+        ]
+        if not may_empty:
+            return
+        names = {id(parameter): name for name, parameter in self._names.of(self.model).items()}
+        self._emptied = {names[id(one)] for one in empty_parameters(self.model, modules)}
+
+    def _scheduled(self, kind: Any, count: int) -> Schedule:
+        """The schedule of a step; the last one is kept, with the memory that it receives in."""
+        if self._schedule is None or self._schedule[0] != (kind, count):
+            handed = self._handed[kind]
+            self._schedule = None
+            stages = []
+            for index in self.own:
+                module = StageModule(self.model, index, self._output_of)
+                given = handed[index - 1].like(self._device) if index else torch.zeros(1, dtype=torch.int64)
+                is_last = index == self._stages.count - 1
+                made = torch.empty(1, dtype=handed[index].dtype) if is_last else handed[index].like(self._device)
+                stages.append(torch_stage(module, self._stages.count, self._ranks.group, self._device, given, made))
+            self._schedule = (kind, count), schedule_of(self._schedule_name, stages, count)
+        return self._schedule[1]
+
+    def _output_of(self, stage: int, incoming: torch.Tensor | None, number: int) -> torch.Tensor:
+        assert self._computed is not None, "stages run inside of a step"
+        return self._computed(stage, incoming, number)
+
+    def _pass(
+        self, stage: int, incoming: torch.Tensor | None, number: int, function: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """One stage of one micro-batch.
+
+        Raises:
+            MethodRefusedError: The function does not call the model.
+        """
+        run = self._stages.new_run(stage, incoming)
+        left, value = self._stages.run(run, stage, self._passes + number, function)
+        if left is (stage == self._stages.count - 1):
+            raise MethodRefusedError(
+                "every stage of a pipeline must call its blocks in every step, but the loss did not; compute_loss must "
+                "call the model that it is given"
+            )
+        output: torch.Tensor = value
+        return output
+
+
+def _kind_of_all(micro_batches: Sequence[Any]) -> Any:
+    """Shapes and formats of the micro-batches, which must agree.
+
+    Raises:
+        WorkloadError: They do not.
+    """
+    kinds = [_kind(micro_batch) for micro_batch in micro_batches]
+    if len(set(kinds)) > 1:
+        shapes = sorted({", ".join(f"{path or 'batch'} {list(shape)}" for path, shape, _ in kind) for kind in kinds})
+        raise WorkloadError(
+            "all micro-batches of a step must have the same shapes in a pipeline, because stages receive in memory of "
+            f"a fixed shape, but there are ({') and ('.join(shapes[:3])}); give batches whose number of samples is a "
+            "multiple of micro_batch, and pad the samples of a batch to one length"
+        )
+    return kinds[0]
+
+
+def _kind(micro_batch: Any) -> Any:
+    return tuple(
+        (leaf.path, leaf.shape, getattr(leaf.value, "dtype", None))
+        for leaf in leaves_of(micro_batch)
+        if leaf.shape is not None
+    )

@@ -1,0 +1,123 @@
+"""The places of blocks in a model: of own ones, and of those that are in other stages."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+
+from advisor.methods.pipeline._passage import Passage
+from advisor.training.structure import unwrapped
+
+__all__ = ["OtherBlock", "StageLink", "drop_other_blocks", "put_links"]
+
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, tuple)
+
+
+class OtherBlock(nn.Module):
+    """In the place of a block of another stage: without parameters, with the plain attributes that models read.
+
+    Args:
+        block: The block.
+        number: Its number in the chain.
+        passage: Says what a call returns.
+    """
+
+    def __init__(self, block: nn.Module, number: int, passage: Passage) -> None:
+        super().__init__()
+        self._plain = {
+            name: value
+            for name, value in vars(block).items()
+            if name not in vars(self) and (isinstance(value, _PLAIN) or callable(getattr(value, "to_dict", None)))
+        }
+        self.training = block.training
+        self.number = number
+        self._passage = passage
+        self._first = next(iter(inspect.signature(block.forward).parameters), "")
+        self.kind = type(block).__name__
+
+    def __getattr__(self, name: str) -> Any:
+        plain = vars(self).get("_plain", {})
+        if name in plain:
+            return plain[name]
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            raise AttributeError(
+                f"{name} is not here: block {vars(self).get('number')} ({vars(self).get('kind')}) is in another stage "
+                "of the pipeline"
+            ) from error
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the passage says."""
+        return self._passage.skip(self.number, args[0] if args else kwargs.get(self._first))
+
+
+class StageLink(ActivationWrapper):
+    """Takes the place of an own block and of all wrappers around it, with the names and attributes of the block.
+
+    It must be outermost: a wrapper that recomputes would otherwise find no incoming hidden states when it does.
+
+    Args:
+        block: The block, or its outermost wrapper.
+        number: Its number in the chain.
+        passage: Says what a call returns.
+    """
+
+    def __init__(self, block: nn.Module, number: int, passage: Passage) -> None:
+        super().__init__(block)  # type: ignore[no-untyped-call]
+        self.training = block.training
+        self.number = number
+        self._passage = passage
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the passage says."""
+        block = self._checkpoint_wrapped_module
+        assert isinstance(block, nn.Module)
+        return self._passage.call(self.number, block, args, kwargs)
+
+
+def drop_other_blocks(model: nn.Module, blocks: Sequence[nn.Module], own: set[int], passage: Passage) -> None:
+    """Take the blocks of other stages out of a model, so that their memory is free once nobody else holds them.
+
+    Args:
+        model: The model, changed in place.
+        blocks: All of its blocks, in order.
+        own: Numbers of those that stay.
+        passage: Says what calls of the others return.
+    """
+    others = {id(block): OtherBlock(block, number, passage) for number, block in enumerate(blocks) if number not in own}
+    for parent, name, child in list(_places(model)):
+        other = others.get(id(unwrapped(child)))
+        if other is not None:
+            parent.register_module(name, other)
+
+
+def put_links(model: nn.Module, own: dict[int, nn.Module], passage: Passage) -> None:
+    """Put own blocks, with the wrappers that they have now, into links.
+
+    Args:
+        model: The model, changed in place.
+        own: Number -> own block.
+        passage: Says what calls return.
+    """
+    numbers = {id(block): number for number, block in own.items()}
+    links: dict[int, StageLink] = {}
+    for parent, name, child in list(_places(model)):
+        number = numbers.get(id(unwrapped(child)))
+        if number is None or isinstance(parent, ActivationWrapper):
+            continue  # The link goes around the outermost wrapper.
+        if number not in links:
+            links[number] = StageLink(child, number, passage)
+        parent.register_module(name, links[number])
+
+
+def _places(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    for parent in model.modules():
+        for name, child in parent._modules.items():  # named_children leaves out duplicates
+            if child is not None:
+                yield parent, name, child

@@ -1,0 +1,170 @@
+"""Run a function that calls the model once, on one stage after another: to evaluate, and to find out shapes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from advisor.errors import MethodRefusedError, StageLostError, UserError
+from advisor.methods.pipeline._passage import Run
+from advisor.methods.pipeline._stage_ranks import PipelineRanks
+from advisor.methods.pipeline._stages import Stages
+
+__all__ = ["Handed", "Relay", "undisturbed"]
+
+
+@dataclass
+class Handed:
+    """What a stage returned, as every rank knows it.
+
+    Attributes:
+        left: Whether these are hidden states for the next stage.
+        shape: Their shape.
+        dtype: Their format.
+        requires_grad: Whether they depend on something that is trained.
+        in_tuple: Whether blocks return them in a tuple of one.
+        drew: Whether the pass drew random numbers.
+        marks: When the pass began, each block began and ended, and the pass ended, if it was timed.
+        error: The class and the text of an error that the stage raised.
+        is_users: Whether that is an error that the user can fix.
+    """
+
+    left: bool = False
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    requires_grad: bool = False
+    in_tuple: bool = False
+    drew: bool = False
+    marks: tuple[float, ...] = ()
+    error: str = ""
+    is_users: bool = False
+
+    def like(self, device: torch.device) -> torch.Tensor:
+        """Memory for the same."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device).requires_grad_(self.requires_grad)
+
+
+class Relay:
+    """Runs stages in their order, each on what the one before it returned.
+
+    Args:
+        stages: The stages of this rank.
+        ranks: The ranks of the pipeline.
+    """
+
+    def __init__(self, stages: Stages, ranks: PipelineRanks) -> None:
+        self._stages = stages
+        self._ranks = ranks
+
+    def run(
+        self,
+        function: Callable[[], Any],
+        *,
+        number: int,
+        watched: bool = False,
+        clock: Callable[[], float] | None = None,
+        seen: Callable[[int, Run, Any], None] | None = None,
+    ) -> tuple[list[Handed], Any]:
+        """Run a function that calls the model once.
+
+        Args:
+            function: The function.
+            number: Number of the pass, which the random numbers depend on.
+            watched: Whether to note what is used elsewhere than it may be.
+            clock: Times the pass.
+            seen: Called with every own stage, its pass and what it returned.
+
+        Returns:
+            What each stage returned, in outline; and what the last one returned, on its rank.
+
+        Raises:
+            StageLostError: Another stage raised an error.
+        """
+        stages, ranks = self._stages, self._ranks
+        handed: list[Handed] = []
+        incoming: torch.Tensor | None = None
+        value: Any = None
+        for stage in range(stages.count):
+            failure: BaseException | None = None
+            own = Handed()
+            if stage in stages.own:
+                run = stages.new_run(stage, incoming, watched=watched, clock=clock)
+                try:
+                    value, own = self._of_stage(run, stage, number, function)
+                    if seen is not None:
+                        seen(stage, run, value)
+                    own.drew, own.marks = stages.draws.drew, tuple(run.marks)
+                except Exception as error:
+                    failure = error
+                    own = Handed(error=f"{type(error).__name__}: {error}", is_users=isinstance(error, UserError))
+            own = ranks.told(own, by=ranks.owners[stage])
+            if failure is not None:
+                raise failure
+            _require(own, stage, stages.count)
+            stages.passage.in_tuple = own.in_tuple
+            handed.append(own)
+            if stage < stages.count - 1:
+                incoming = self._passed_on(stage, value, own)
+        return handed, value if stages.count - 1 in stages.own else None
+
+    def any_rank(self, condition: bool) -> bool:
+        """Whether it holds on any rank."""
+        return any(self._ranks.told_by_all(condition))
+
+    def _of_stage(self, run: Run, stage: int, number: int, function: Callable[[], Any]) -> tuple[Any, Handed]:
+        left, value = self._stages.run(run, stage, number, function)
+        own = Handed(left=left, in_tuple=self._stages.passage.in_tuple)
+        if isinstance(value, torch.Tensor):
+            own.shape, own.dtype, own.requires_grad = tuple(value.shape), value.dtype, value.requires_grad
+        return value, own
+
+    def _passed_on(self, stage: int, value: Any, handed: Handed) -> torch.Tensor | None:
+        """The hidden states of a stage on the rank of the next one."""
+        ranks = self._ranks
+        sender, receiver = ranks.owners[stage], ranks.owners[stage + 1]
+        if sender == receiver == ranks.rank:
+            got: torch.Tensor = value.detach()
+        elif ranks.rank == sender:
+            ranks.send(value, receiver)
+            return None
+        elif ranks.rank == receiver:
+            with torch.no_grad():
+                got = ranks.receive(torch.empty(handed.shape, dtype=handed.dtype, device=ranks.device), sender)
+        else:
+            return None
+        return got.requires_grad_(handed.requires_grad and torch.is_grad_enabled())
+
+
+def _require(handed: Handed, stage: int, count: int) -> None:
+    """Require that a stage did its part.
+
+    Raises:
+        MethodRefusedError: It raised an error that the user can fix, or never called its blocks.
+        StageLostError: It raised another one.
+    """
+    if handed.error:
+        text = f"every stage of a pipeline must compute its part of the loss, but stage {stage} raised {handed.error}"
+        raise MethodRefusedError(text) if handed.is_users else StageLostError(text)
+    if handed.left is (stage == count - 1):
+        raise MethodRefusedError(
+            f"every stage of a pipeline must call its blocks, but the loss of stage {stage} did not; compute_loss must "
+            "call the model that it is given"
+        )
+
+
+@contextlib.contextmanager
+def undisturbed(buffers: Sequence[torch.Tensor], device: torch.device) -> Any:
+    """Context after which buffers and random numbers are as before."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    indices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=indices):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in kept:
+                buffer.copy_(before)

@@ -1,0 +1,216 @@
+"""One pass of every stage before the first step: shapes, what each stage needs, and what cannot be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from advisor.errors import MethodRefusedError, StageLostError, WorkloadError
+from advisor.methods.pipeline._graph import leaves_of_graph, nodes_before
+from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, superfluous
+from advisor.methods.pipeline._passage import Run
+from advisor.methods.pipeline._places import StageLink
+from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
+from advisor.methods.pipeline._stages import Stages
+from advisor.methods.pipeline.balance import Cost
+from advisor.training.distribution import plain_names
+
+__all__ = ["Rehearsal"]
+
+_NUMBER = -1
+"""Every pass draws the same random numbers, so that their outputs can be compared."""
+
+
+class Rehearsal:
+    """Runs the stages of all ranks once, one after another, and leaves the model as it was.
+
+    Args:
+        stages: The stages of this rank.
+        relay: Runs them.
+        device: Where they compute.
+
+    Attributes:
+        handed: What each stage of the pipeline returns.
+        used: Identities of the parameters that the stages of this rank compute with.
+        not_needed: Modules that they can do without, in the place of whose forward functions are stand-ins.
+        drew: Whether a stage draws random numbers.
+        splits: Whether the backward pass of every stage of this rank can be split in two (:func:`_can_split`).
+    """
+
+    def __init__(self, stages: Stages, relay: Relay, device: torch.device) -> None:
+        self._stages = stages
+        self._relay = relay
+        self._device = device
+        self.handed: list[Handed] = []
+        self.used: set[int] = set()
+        self.not_needed: list[StandIn] = []
+        self.drew = False
+        self.splits = True
+        self._calls: Calls | None = None
+
+    def run(self, function: Callable[[], Any]) -> None:
+        """Run a function that computes the loss of a micro-batch.
+
+        Raises:
+            MethodRefusedError: The model, or its loss, cannot be cut where it is.
+        """
+        with undisturbed(list(self._stages.model.buffers()), self._device):
+            self.handed, _ = self._relay.run(function, number=_NUMBER)
+
+    def learn(self, function: Callable[[], Any]) -> None:
+        """The same, and find out what each stage uses and can do without.
+
+        Raises:
+            MethodRefusedError: The model, or its loss, cannot be cut where it is.
+        """
+        model = self._stages.model
+        outside = [inner for module in outside_modules(model) for inner in module.modules()]
+        blocks = {id(one) for link in model.modules() if isinstance(link, StageLink) for one in link.parameters()}
+        self.used = set(blocks)
+        blocks -= {id(one) for module in outside for one in module._parameters.values() if one is not None}
+        outputs: dict[int, torch.Tensor] = {}
+
+        shared = _of_several_blocks(model)
+
+        def seen(stage: int, run: Run, value: Any) -> None:
+            value = _output(value, is_last=run.is_last)
+            self.used |= _used(value, run, blocks)
+            self.splits &= stage == 0 or _can_split(
+                value if run.last_hidden is None else run.last_hidden, blocks - shared, trained
+            )
+            outputs[stage] = value.detach().clone()
+
+        frozen = [
+            one
+            for one in model.parameters()
+            if id(one) not in blocks and not one.requires_grad and one.is_floating_point() and not one.is_inference()
+        ]
+        trained = {id(one) for one in model.parameters() if one.requires_grad}
+        calls = self._calls = Calls(outside, self._stages.passage)
+        try:
+            for one in frozen:  # no graph shows where they are used otherwise
+                one.requires_grad_(True)
+            with undisturbed(list(model.buffers()), self._device):
+                self.handed, _ = self._relay.run(function, number=_NUMBER, watched=True, seen=seen)
+        finally:
+            calls.end()
+            for one in frozen:
+                one.requires_grad_(False)
+        self.drew = any(each.drew for each in self.handed)
+        self._leave_out(function, calls, outputs)
+
+    def _leave_out(self, function: Callable[[], Any], calls: Calls, outputs: dict[int, torch.Tensor]) -> None:
+        """Put stand-ins where a stage computes the same with them; every rank runs as many passes."""
+        has_last = self._stages.count - 1 in self._stages.own
+        same = True
+
+        def compare(stage: int, run: Run, value: Any) -> None:
+            nonlocal same
+            same &= torch.equal(_output(value, is_last=run.is_last).detach(), outputs[stage])
+
+        for module, is_called in superfluous(self._stages.model, self.used, calls, has_last=has_last):
+            if not any(isinstance(one, DTensor) for one in module.parameters()):
+                # A module that cannot be copied is no mistake: it stays.
+                with contextlib.suppress(Exception):
+                    self.not_needed.append(StandIn(module, is_called=is_called, device=self._device))
+        with undisturbed(list(self._stages.model.buffers()), self._device):
+            try:
+                self.handed, _ = self._relay.run(function, number=_NUMBER, seen=compare, clock=self._clock)
+            except (MethodRefusedError, StageLostError, RuntimeError, TypeError, ValueError):
+                same = False  # a stand-in of some rank
+        if not same:
+            self.undo()
+        if self._relay.any_rank(not same):
+            self.run(function)
+
+    def late_buffers(self) -> set[str]:
+        """Plain names of the buffers of modules that are called after the blocks only."""
+        if self._calls is None:
+            return set()
+        after = self._calls.after - self._calls.before
+        modules = plain_names(dict(self._stages.model.named_modules()))
+        return {
+            f"{name}.{buffer}" for name, module in modules.items() if id(module) in after for buffer in module._buffers
+        }
+
+    def _clock(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def costs(self) -> tuple[Cost, list[Cost], Cost] | None:
+        """Seconds of what is before the blocks, of each block, and of what is after them; ``None`` if not timed.
+
+        Those of a forward pass; a backward pass takes about twice as long everywhere.
+        """
+        if any(not each.marks for each in self.handed):
+            return None
+        first, last = self.handed[0].marks, self.handed[-1].marks
+        blocks = [
+            Cost(ended - began)
+            for each in self.handed
+            for began, ended in zip(each.marks[1:-1:2], each.marks[2:-1:2], strict=True)
+        ]
+        return Cost(first[1] - first[0]), blocks, Cost(last[-1] - last[-2])
+
+    def undo(self) -> None:
+        """Give all modules their forward functions back."""
+        for stand_in in self.not_needed:
+            stand_in.undo()
+        self.not_needed = []
+
+
+def _can_split(hidden: torch.Tensor, blocks: set[int], trained: set[int]) -> bool:
+    """Whether torch can compute the gradients of a stage's inputs first, and of its weights later.
+
+    It computes the latter for each weight from where it meets the hidden states. A weight that meets them in several
+    blocks is beyond it: parts of the graph are gone by then.
+
+    Args:
+        hidden: What the last block of the stage returned.
+        blocks: Identities of the parameters that only one block has.
+        trained: Those of the trained parameters.
+    """
+    return not (leaves_of_graph([hidden]) & trained) - blocks
+
+
+def _of_several_blocks(model: torch.nn.Module) -> set[int]:
+    seen: set[int] = set()
+    several: set[int] = set()
+    for link in model.modules():
+        if isinstance(link, StageLink):
+            own = {id(one) for one in link.parameters()}
+            several |= own & seen
+            seen |= own
+    return several
+
+
+def _output(value: Any, *, is_last: bool) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or (is_last and value.numel() != 1):
+        raise WorkloadError(f"compute_loss must return a scalar tensor, but it returned a {type(value).__name__}")
+    return value
+
+
+def _used(value: torch.Tensor, run: Run, blocks: set[int]) -> set[int]:
+    """The leaves that a stage computed with.
+
+    Raises:
+        MethodRefusedError: Among them is what another stage should have computed.
+    """
+    used = leaves_of_graph([value])
+    if used & {id(each) for each in run.stands_in}:
+        raise MethodRefusedError(
+            "between stages of a pipeline only hidden states travel, from one block to the next, but what an earlier "
+            "block returns, or is given, is also used by something else; use fsdp or tensor parallelism for this model"
+        )
+    if run.last_hidden is not None and leaves_of_graph([value], without=nodes_before(run.last_hidden)) & blocks:
+        raise MethodRefusedError(
+            "a stage of a pipeline has the parameters of its own blocks only, but the loss reads parameters of blocks "
+            "besides running them (such as a penalty on weights); put a penalty into the optimizer's weight_decay"
+        )
+    return used

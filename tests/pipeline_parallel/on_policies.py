@@ -1,0 +1,215 @@
+"""Trainings by policies with a pipeline, on ranks; the tests judge what they bring back."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from advisor.hardware.mesh import Mesh
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import apply_uses, conflict_between, settings_of
+from advisor.methods.use import MethodUse, use
+from advisor.training.training import Training
+from advisor.training.world import World, current_world
+from tests.distributed.models import movement_error, padded_text, sgd, two_groups
+from tests.distributed.ranks import share
+from tests.methods.tiny import gpt2
+from tests.pipeline_parallel.on_stages import tried
+
+STEPS = 3
+LAYERS = 8
+
+
+def transformer() -> nn.Module:
+    return gpt2(LAYERS, dropout=0.0)
+
+
+def trained(
+    uses: tuple[MethodUse, ...],
+    *,
+    mesh: Mesh | None,
+    steps: int = STEPS,
+    micro_batch: int = 2,
+    max_grad_norm: float | None = 0.1,
+    build_optimizer: Any = sgd,
+    seed: int = 0,
+) -> tuple[Training, list[float]]:
+    """A training after some steps: of one process if there is no mesh, otherwise of the ranks of the mesh."""
+    world = World() if mesh is None else current_world(mesh)
+    model = transformer()
+    training = Training(
+        model,
+        build_optimizer=build_optimizer,
+        micro_batch=micro_batch,
+        max_grad_norm=max_grad_norm,
+        world=world,
+    )
+    apply_uses(training, uses)
+    losses = []
+    for step in range(steps):
+        batch = padded_text(seed + step)
+        losses.append(float(training.step(share_of(batch, world))))
+    return training, losses
+
+
+def share_of(batch: Any, world: World) -> Any:
+    """The part of a batch that this rank's place on the data axis has."""
+    size, rank = world.data.size, world.data.rank
+    return torch.utils._pytree.tree_map(lambda tensor: tensor.chunk(size)[rank], batch)
+
+
+def against_one_process(
+    uses: tuple[MethodUse, ...], plain: tuple[MethodUse, ...] = (), *, mesh: Mesh, **options: Any
+) -> dict[str, Any]:
+    """Steps of a policy on a mesh, and those of one process."""
+    micro_batch = options.pop("micro_batch", 2)
+    expected, wanted = trained(plain, mesh=None, micro_batch=micro_batch, **options)
+    training, losses = trained(uses, mesh=mesh, micro_batch=micro_batch, **options)
+    state = training.state_dict()
+    total = torch.tensor(losses, dtype=torch.float64)
+    if training.world.data.size > 1:
+        dist.all_reduce(total, group=training.world.data.device_group)
+        total /= training.world.data.size
+    found = {
+        "losses": max(abs(one - other) for one, other in zip(total.tolist(), wanted, strict=True)),
+        "movement": movement_error(state["model"], expected.state_dict()["model"], transformer())
+        if state["model"]
+        else 0.0,
+        "names": not state["model"] or list(state["model"]) == list(expected.state_dict()["model"]),
+    }
+    training.close()
+    expected.close()
+    return found
+
+
+def piped(schedule: str = "1f1b") -> MethodUse:
+    return use("pipeline", schedule=schedule)
+
+
+def on_two() -> dict[str, Any]:
+    warnings.simplefilter("ignore")
+    mesh = Mesh(pipeline=2)
+    found = {
+        schedule: tried(lambda schedule=schedule: against_one_process((piped(schedule),), mesh=mesh))
+        for schedule in ("1f1b", "gpipe", "interleaved", "zero_bubble")
+    }
+    found["two groups"] = tried(lambda: against_one_process((piped(),), mesh=mesh, build_optimizer=two_groups))
+    found["bf16"] = tried(
+        lambda: against_one_process(
+            (piped(), use("precision", dtype="bf16")), (use("precision", dtype="bf16"),), mesh=mesh
+        )
+    )
+    return found
+
+
+def partners() -> list[MethodUse]:
+    """One setting of every other method that works on a pipeline with one device on the data axis."""
+    found = []
+    for method in CATALOGUE:
+        if method.axis is not None or method.builds_on or method.one_device_only:
+            continue
+        found += [each for each in settings_of(method)][:1]
+    return found
+
+
+def with_partners(schedule: str) -> dict[str, Any]:
+    """A step of every other method in stages, against the same method on one process; or why they do not go together."""
+    found: dict[str, Any] = {}
+    for partner in partners():
+        uses = (piped(schedule), partner)
+        if reason := conflict_between(uses):
+            found[partner.label] = reason
+            continue
+        print(partner.label, file=sys.stderr, flush=True)
+        found[partner.label] = tried(
+            lambda uses=uses, partner=partner: against_one_process(
+                uses, (partner,), mesh=Mesh(pipeline=2), steps=2, max_grad_norm=None
+            )
+        )
+    return found
+
+
+def with_partners_1f1b() -> dict[str, Any]:
+    return with_partners("1f1b")
+
+
+def with_partners_zero_bubble() -> dict[str, Any]:
+    return with_partners("zero_bubble")
+
+
+def resumed() -> dict[str, Any]:
+    """A training goes on from the state that another one, of other stages, has gathered; and what it evaluates."""
+    mesh = Mesh(pipeline=2)
+    expected, _ = trained((), mesh=None, steps=4)
+    training, _ = trained((piped(),), mesh=mesh, steps=2)
+    state = [training.state_dict()]
+    dist.broadcast_object_list(state, src=0)
+    transformer().load_state_dict(state[0]["model"])
+    batch = padded_text(7)
+    with torch.no_grad():
+        own = training.evaluate(lambda model: float(model(**batch).loss))
+    training.close()
+    other = Training(transformer(), build_optimizer=sgd, micro_batch=2, max_grad_norm=0.1, world=current_world(mesh))
+    apply_uses(other, (piped("zero_bubble"),))
+    other.load_state_dict(state[0])
+    for step in (2, 3):
+        other.step(padded_text(step))
+    final = other.state_dict()
+    plain, _ = trained((), mesh=None, steps=2)
+    found = {
+        "movement": movement_error(final["model"], expected.state_dict()["model"], transformer())
+        if final["model"]
+        else 0.0,
+        "evaluated": abs(own - plain.evaluate(lambda model: float(model(**batch).loss))),
+        "apart": tried(lambda: other.forward(batch)),
+        "backward": tried(lambda: other.backward(torch.zeros(()))),
+        "settled": dict(training.settled),
+    }
+    other.close()
+    return found
+
+
+def settled_bounds() -> dict[str, Any]:
+    """A policy that says where to cut, and ones that say nothing of use."""
+
+    def bounded(text: str) -> list[int]:
+        training = Training(transformer(), build_optimizer=sgd, micro_batch=2, world=current_world(Mesh(pipeline=2)))
+        training.settled["pipeline"] = text
+        apply_uses(training, (piped(),))
+        training.step(padded_text(0))
+        assert training.settled["pipeline"] == text
+        return [block.numel() for block in training.model.parameters()]
+
+    return {
+        "own": len(bounded("0,1,8")),
+        "even": len(bounded("0,4,8")),
+        "wrong": tried(lambda: bounded("0,9,8")),
+        "none": tried(lambda: bounded("halfway")),
+    }
+
+
+def with_data() -> dict[str, Any]:
+    """Data x pipeline on four ranks, against one process."""
+    found = {}
+    for name, data in DATA.items():
+        for schedule in ("1f1b", "zero_bubble"):
+            print(name, schedule, file=sys.stderr, flush=True)
+            found[f"{name}, {schedule}"] = tried(
+                lambda data=data, schedule=schedule: against_one_process(
+                    (data, piped(schedule)), mesh=Mesh(pipeline=2), micro_batch=2
+                )
+            )
+    return found
+
+
+DATA = {
+    "ddp": use("ddp", bucket_views=True, static_graph=False),
+    "zero_1": use("zero_1"),
+    "zero_3": use("fsdp", reshard=True, mixed_precision="none", offload=False),
+    "zero_2": use("fsdp", reshard=False, mixed_precision="none", offload=False),
+}
