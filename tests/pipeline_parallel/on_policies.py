@@ -17,7 +17,6 @@ from advisor.methods.use import MethodUse, use
 from advisor.training.training import Training
 from advisor.training.world import World, current_world
 from tests.distributed.models import movement_error, padded_text, sgd, two_groups
-from tests.distributed.ranks import share
 from tests.methods.tiny import gpt2
 from tests.pipeline_parallel.on_stages import tried
 
