@@ -59,9 +59,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[type[Trial[Any]]]:
     kinds: list[type[Trial[Any]]] = []
     wait = Runner._wait
 
-    def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
+    def waited(runner: Runner, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool]:
         kinds.append(type(spec))
-        return wait(runner, connection, spec, *more)
+        return wait(runner, spec, *more)
 
     monkeypatch.setattr(Runner, "_wait", waited)
     return kinds

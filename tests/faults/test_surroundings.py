@@ -111,10 +111,10 @@ def test_after_a_full_disk_the_same_command_goes_on(tmp_path: Path, monkeypatch:
     ran: list[str] = []
     wait, replace = Runner._wait, os.replace
 
-    def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
+    def waited(runner: Runner, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool]:
         if not isinstance(spec, LookTrial):
             ran.append(spec.key)
-        return wait(runner, connection, spec, *more)
+        return wait(runner, spec, *more)
 
     def full(name: str) -> None:
         def no_room(source: str | Path, target: str | Path) -> None:

@@ -37,7 +37,7 @@ class Killer:
         self.ran: list[type[Trial[Any]]] = []
         wait = Runner._wait
 
-        def waited(runner: Runner, connection: Any, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool, str]:
+        def waited(runner: Runner, spec: TrialSpec, *more: Any) -> tuple[TrialResult, bool]:
             self.ran.append(type(spec))
             if type(spec) is self.waiting_for and (spec.policy.methods or not with_methods):
                 self.waiting_for = None
@@ -45,7 +45,7 @@ class Killer:
                 for process in my_children():
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
-            return wait(runner, connection, spec, *more)
+            return wait(runner, spec, *more)
 
         monkeypatch.setattr(Runner, "_wait", waited)
 
