@@ -153,8 +153,8 @@ class FrontierTable:
         energy = "energy: of all devices, per iteration. " if "energy" in self._columns else ""
         return Text(
             "latency: of an iteration (optimizer step). ±: half the 95% interval. $/1000: US dollars for "
-            f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each {self._sharer}. drift: of "
-            f"the loss, from plain training{drift_legend(self._answer.ranking)}.\n"
+            f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each {self._sharer}. drift: "
+            f"of the loss, from plain training{drift_legend(self._answer.ranking)}.\n"
             f"price: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, {price.date}{self._shared()}",
             style="dim",
         )
