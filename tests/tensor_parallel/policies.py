@@ -13,11 +13,12 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
-from advisor.hardware.mesh import Mesh
+from advisor.hardware.mesh import Mesh, MeshAxis
 from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, fidelity_of, settings_of
 from advisor.methods.use import use
+from advisor.training.moving import listening_to_moves
 from advisor.training.training import Training
 from advisor.training.world import World, current_world
 from tests.contract.expected import expected
@@ -214,3 +215,70 @@ def _tried(function: Callable[[], Any]) -> Any:
         return f"refused: {error}"
     except Exception:
         return traceback.format_exc()
+
+
+def guards() -> dict[str, Any]:
+    """What is refused on every rank alike, and what one rank's trouble does to the others."""
+    world = current_world(Mesh(tensor=2))
+    return {
+        "other samples": _refusal(lambda: _other_samples(world)),
+        "no batch": _refusal(lambda: started((SPLIT,), world, build=_transformer)),
+        "rank without a batch": _refusal(lambda: _batch_on_first_rank(world)),
+        "heads": _refusal(lambda: begun("gpt2", Case((SPLIT,)), _as_if(world, 3))),
+        "overflow": _overflow(world),
+        "moved": _moved(world),
+    }
+
+
+def _refusal(function: Callable[[], Any]) -> str:
+    try:
+        function()
+    except MethodRefusedError as error:
+        return str(error)
+    return ""
+
+
+def _other_samples(world: World) -> None:
+    """A step in which the ranks have other samples, as those of a data axis would."""
+    training = begun("gpt2", Case((SPLIT,)), world)
+    training.step(text(8, 32, seed=world.tensor.rank))
+
+
+def _batch_on_first_rank(world: World) -> None:
+    """The first rank's batch is enough."""
+    example = text(2, 32) if world.rank == 0 else None
+    started((SPLIT,), world, build=_transformer, example_batch=example).step(text(8, 32))
+
+
+def _as_if(world: World, degree: int) -> World:
+    """The same ranks, that say to be more."""
+    tensor = copy.copy(world.tensor)
+    tensor.size = degree
+    pretending = copy.copy(world)
+    pretending._axes = {**world._axes, MeshAxis.TENSOR: tensor}
+    return pretending
+
+
+def _overflow(world: World) -> dict[str, Any]:
+    """A slice of a gradient overflows on the second rank alone; whether anything was updated."""
+    training = begun("gpt2", Case((use("precision", dtype="fp16"), SPLIT)), world)
+    batch = MODELS["gpt2"][1](0)
+    training.step(batch)
+    before = {name: one.detach().clone() for name, one in training.model.named_parameters()}
+    scale = training.gradient_scaler.get_scale()
+    training.backward(training.forward(batch))
+    sliced = next(one for one in training.model.parameters() if training.cuts[0].copies(one) == 1)
+    if world.rank:
+        sliced.grad.fill_(torch.inf)
+    training.optimizer_step()
+    still = all(torch.equal(one, before[name]) for name, one in training.model.named_parameters())
+    return {"still": still, "scale": training.gradient_scaler.get_scale() / scale}
+
+
+def _moved(world: World) -> float:
+    """Share of the whole model's numbers that are moved to the device."""
+    moved: list[int] = []
+    with listening_to_moves(lambda model: moved.append(sum(one.numel() for one in model.parameters()))):
+        begun("gpt2", Case((SLICED_VOCABULARY,)), world)
+    assert moved
+    return max(moved) / sum(one.numel() for one in _transformer().parameters())

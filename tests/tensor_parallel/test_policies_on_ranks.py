@@ -88,3 +88,29 @@ def test_a_state_goes_from_mesh_to_mesh_and_into_a_plain_training(on_four: Found
     for training in (plain, resumed):
         training.step(MODELS["gpt2"][1](1))
     assert movement_error(resumed.state_dict()["model"], plain.state_dict()["model"], start) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def guarded(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return launcher.run(policies.guards, 2, tmp_path_factory.mktemp("guards"))
+
+
+def test_ranks_with_other_samples_or_without_a_plan_are_all_told(guarded: Found) -> None:
+    for rank in guarded:
+        assert "must be given the same samples" in rank["other samples"]
+        assert "apply_policy(..., example_batch=batch)" in rank["no batch"]
+        assert rank["rank without a batch"] == ""
+
+
+def test_a_degree_that_does_not_divide_the_heads_is_refused_before_anything_is_sliced(guarded: Found) -> None:
+    for rank in guarded:
+        assert "which 3 ranks cannot share evenly" in rank["heads"]
+
+
+def test_a_step_is_left_out_on_all_ranks_when_a_slice_of_one_overflows(guarded: Found) -> None:
+    assert [rank["overflow"] for rank in guarded] == [{"still": True, "scale": 0.5}] * 2
+
+
+def test_the_whole_model_never_stands_on_the_device(guarded: Found) -> None:
+    """Norms, the biases that are added after sums, and the embedding of positions are whole."""
+    assert [0.5 < rank["moved"] < 0.53 for rank in guarded] == [True, True]
