@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from typing import Any
@@ -47,6 +48,7 @@ def trained(
         micro_batch=micro_batch,
         max_grad_norm=max_grad_norm,
         world=world,
+        example_batch={name: each[:2] for name, each in padded_text(0).items()},
     )
     apply_uses(training, uses)
     losses = []
@@ -212,3 +214,14 @@ DATA = {
     "zero_3": use("fsdp", reshard=True, mixed_precision="none", offload=False),
     "zero_2": use("fsdp", reshard=False, mixed_precision="none", offload=False),
 }
+
+
+def with_tensor() -> dict[str, Any]:
+    """Tensor x pipeline on four ranks, against one process."""
+    found = {}
+    for sequence, schedule in itertools.product((False, True), ("1f1b", "zero_bubble")):
+        uses = (use("tensor_parallel", sequence=sequence, vocabulary=False), piped(schedule))
+        found[f"sequence={sequence}, {schedule}"] = tried(
+            lambda uses=uses: against_one_process(uses, mesh=Mesh(tensor=2, pipeline=2))
+        )
+    return found
