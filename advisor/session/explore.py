@@ -23,6 +23,11 @@ from advisor.workload.sizes import SizeCounts
 
 __all__ = ["Search"]
 
+_COMPARED = (
+    "the leaders also took turns in one group of processes: their speeds are what the search's model expects from this "
+    "and everything else that was measured"
+)
+
 
 class Search:
     """One search, and what it says besides the candidates that it writes into the ledger.
@@ -57,6 +62,7 @@ class Search:
             try:
                 reason = loop.run()
                 compared = compare_leaders(self._context, self._trials, proposer)
+                self.notes += [_COMPARED] if compared else []
                 return reason, proposer.untried == 0
             finally:
                 self.notes += [*_notes_on_pairs(proposer), *evaluator.notes]

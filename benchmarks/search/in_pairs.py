@@ -133,7 +133,7 @@ class InPairs:
                 standing = standing.after({places[0]: 1.0, places[1]: -1.0}, -math.log(ratio), self._pairs.noise)
             else:
                 repeated += 1
-                who = max(pair, key=lambda one: standing.covariance[one, one])
+                who = max(pair, key=standing.covariance.diagonal().__getitem__)
                 standing = self._repeated(standing, who, leaders[who], times)
         best = min(range(len(leaders)), key=lambda one: standing.mean[one])
         self._trials.settle(leaders[best], repeated=repeated, compared=compared)
