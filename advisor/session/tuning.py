@@ -67,6 +67,11 @@ _NAMES: dict[type[Trial[Any]], str] = {
 }
 """What a run is busy with; the rest is momadvise's own: choosing, writing, and the start."""
 
+_COMPARED = (
+    "the leaders also took turns in one group of processes: their speeds are what the search's model expects from this "
+    "and everything else that was measured"
+)
+
 
 @dataclass
 class Tuning:
@@ -183,6 +188,7 @@ class Tuning:
             try:
                 reason = SearchLoop(context, proposer, evaluator, guard).run()
                 compared = compare_leaders(context, trials, proposer)
+                self.notes += [_COMPARED] if compared else []
                 return reason, proposer.untried == 0
             finally:
                 self.notes += [

@@ -12,8 +12,6 @@ import math
 import random
 from collections.abc import Iterable
 
-import numpy as np
-
 from advisor.decide.next_pair import next_pair
 from advisor.search.propose.proposal import InTurn
 from advisor.search.propose.standing import JointStanding, Standing
@@ -135,8 +133,7 @@ class InPairs:
                 standing = standing.after({places[0]: 1.0, places[1]: -1.0}, -math.log(ratio), self._pairs.noise)
             else:
                 repeated += 1
-                variances = np.diag(standing.covariance)
-                who = max(pair, key=lambda one: variances[one])
+                who = max(pair, key=standing.covariance.diagonal().__getitem__)
                 standing = self._repeated(standing, who, leaders[who], times)
         best = min(range(len(leaders)), key=lambda one: standing.mean[one])
         self._trials.settle(leaders[best], repeated=repeated, compared=compared)

@@ -39,7 +39,6 @@ class Pairs:
         self._batches = batches
         self._seed = seed
         self.noise = noise * problem.noise
-        self._too_large: dict[frozenset[str], float] = {}
 
     def room(self, one: tuple[Combination, int], other: tuple[Combination, int]) -> tuple[int, int] | None:
         """The batches nearest to their own at which both are expected to fit together, if any.
@@ -53,11 +52,10 @@ class Pairs:
             return None
         usable = self._problem.limit_bytes * (1 - DEFAULT_MARGIN)
         resident, beside = self._batches.peak(first, 0), self._batches.peak(second, 0)
-        below = self._too_large.get(frozenset((first.label, second.label)), math.inf)
         for share in _SHARES:
             a, b = max(1, round_batch(math.floor(share * own))), max(1, round_batch(math.floor(share * others)))
             need = max(self._batches.peak(first, a) + beside, self._batches.peak(second, b) + resident)
-            if share < below and need <= usable:
+            if need <= usable:
                 return a, b
         return None
 
@@ -76,10 +74,6 @@ class Pairs:
         generator = random.Random(f"pair {self._seed} {sorted((first.label, second.label))} {number}")
         sign = 1 if first.label < second.label else -1
         return rates[0] / rates[1] * math.exp(sign * generator.gauss(0.0, self.noise))
-
-    def does_not_fit(self, one: Combination, other: Combination, share: float) -> None:
-        """Remember that two did not fit together at a share of their own batches."""
-        self._too_large[frozenset((one.label, other.label))] = share
 
     def _fits(self, first: Combination, own: int, second: Combination, others: int) -> bool:
         (peak, resident), (other_peak, other_resident) = self._memory(first, own), self._memory(second, others)

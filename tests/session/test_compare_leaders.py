@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from advisor.session.answer.timings import timings_of
 
 from advisor.decide.candidate import Candidate
 from advisor.goal import Goal, GoalKind
@@ -22,6 +23,7 @@ from advisor.session.compare_leaders import compare_leaders
 from advisor.session.context import StudyContext
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PairResult
+from advisor.trial.spec import PairTrial
 from tests.decide.examples import goal, measured
 from tests.session.contexts import study
 
@@ -154,3 +156,7 @@ def test_the_other_batch_of_a_leader_changes_with_it() -> None:
     rates = [one.samples_per_second for one in context.ledger.candidates]
     assert rates[3] / rates[0] == pytest.approx(102 / 103)
     assert first(context) == 2
+
+
+def test_an_answer_says_how_long_comparing_leaders_took() -> None:
+    assert timings_of({PairTrial: [2.0, 3.0]}, 6.0) == {"comparing leaders (2 trials)": 5.0, "momadvise itself": 1.0}
