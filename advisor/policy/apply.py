@@ -87,8 +87,8 @@ def apply_policy(
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
+    from advisor.training.processes.world import current_world
     from advisor.training.training import Training
-    from advisor.training.world import current_world
 
     if isinstance(policy, str | os.PathLike):
         policy = load_policy_file(policy)

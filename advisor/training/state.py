@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from advisor.training.cut import Cut
-from advisor.training.distribution import Distribution
+from advisor.training.processes.cut import Cut
+from advisor.training.processes.distribution import Distribution
+from advisor.training.processes.world import World
 from advisor.training.state_part import StatePart
-from advisor.training.world import World
 
 __all__ = ["TrainingState"]
 

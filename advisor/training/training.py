@@ -18,16 +18,16 @@ from advisor.training.batch import tree as batches
 from advisor.training.batch.class_weights import check_weights
 from advisor.training.batch.micro_batch_weights import MicroBatchWeights
 from advisor.training.contexts import entered, evaluation_mode
-from advisor.training.cut import Cut, clip_across_cuts, share_overflow
-from advisor.training.distribution import Distribution
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
+from advisor.training.processes.cut import Cut, clip_across_cuts, share_overflow
+from advisor.training.processes.distribution import Distribution
+from advisor.training.processes.world import World
 from advisor.training.replaced_optimizers import ReplacedOptimizers
 from advisor.training.saved.pipeline import SavedTensorPipeline
 from advisor.training.state import TrainingState
 from advisor.training.state_part import StatePart
 from advisor.training.workload_optimizer import built_optimizer, step_without_closure
-from advisor.training.world import World
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from advisor.methods.use import use
-from advisor.training.world import current_world
+from advisor.training.processes.world import current_world
 from tests.distributed.models import DDP, FEWER_STEPS, STATIC, ZERO_1, ZERO_2, ZERO_3, Case, padded_text, started
 from tests.distributed.ranks import share
 

@@ -14,8 +14,8 @@ from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import apply_uses, conflict_between, fidelity_of, settings_of
 from advisor.methods.use import MethodUse, use
+from advisor.training.processes.world import World
 from advisor.training.training import Training
-from advisor.training.world import World
 from tests.contract.expected import expected
 from tests.methods.tiny import adamw, gpt2, text
 

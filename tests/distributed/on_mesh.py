@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from advisor.hardware.mesh import Mesh
-from advisor.training.cut import Cut
+from advisor.training.processes.cut import Cut
+from advisor.training.processes.world import World, current_world
 from advisor.training.training import Training
-from advisor.training.world import World, current_world
 
 MESHES = (Mesh(), Mesh(tensor=2), Mesh(pipeline=2), Mesh(tensor=2, pipeline=2), Mesh(tensor=4))
 NORM = 3.0

@@ -21,8 +21,8 @@ from advisor.methods.recompute.optimal_plan import Unit
 from advisor.methods.use import MethodUse, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
+from advisor.training.processes.world import World, current_world
 from advisor.training.training import Training
-from advisor.training.world import World, current_world
 from tests.distributed.models import (
     CASES,
     DDP,

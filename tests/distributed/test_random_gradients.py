@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from advisor.methods.use import MethodUse, use
-from advisor.training.world import current_world
+from advisor.training.processes.world import current_world
 from tests.distributed.models import DDP, ZERO_1, ZERO_3, Case, padded_text, started, trained
 from tests.distributed.ranks import Launcher, share
 from tests.methods.tiny import gpt2, text

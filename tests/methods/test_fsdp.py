@@ -9,8 +9,8 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
 from advisor.methods.use import use
+from advisor.training.processes.world import current_world
 from advisor.training.training import Training
-from advisor.training.world import current_world
 from advisor.trial.worker.run_trial import standing_for_ranks
 from tests.methods.tiny import adamw
 

@@ -18,9 +18,9 @@ from advisor.methods.compose import apply_uses, judge
 from advisor.methods.use import use
 from advisor.text.units import format_bytes
 from advisor.training.device_parameter import device_parameter
+from advisor.training.processes.world import World
 from advisor.training.structure import parameter_bytes
 from advisor.training.training import Training
-from advisor.training.world import World
 from tests.methods.tiny import adamw, cpu, facts_of, gpt2, gpu, images, text, training_of
 
 ON_HOST = use("host_optimizer")

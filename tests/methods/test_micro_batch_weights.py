@@ -8,7 +8,7 @@ import pytest
 
 from advisor.errors import WorkloadError
 from advisor.training.batch.micro_batch_weights import require_one_process, weighed
-from advisor.training.world import World
+from advisor.training.processes.world import World
 
 
 class Pretended(World):

@@ -16,9 +16,9 @@ from advisor.methods.recompute._block_costs import BlockCosts
 from advisor.methods.recompute.optimal_plan import Unit
 from advisor.methods.use import use
 from advisor.training.chain import Chain
+from advisor.training.processes.world import World
 from advisor.training.structure import find_blocks
 from advisor.training.training import Training
-from advisor.training.world import World
 from tests.methods.deep import INPUT_BYTES, activation_peak, batch, deep
 from tests.methods.tiny import MODELS, adamw, images, training_of
 

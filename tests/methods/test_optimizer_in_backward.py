@@ -13,8 +13,8 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
 from advisor.methods.use import use
+from advisor.training.processes.world import World
 from advisor.training.training import Training
-from advisor.training.world import World
 from tests.methods.tiny import adamw, gpt2, images, text, training_of
 
 IN_BACKWARD = use("optimizer_in_backward")

@@ -226,7 +226,7 @@ def test_the_models_own_random_numbers_are_not_touched() -> None:
 
 def test_processes_draw_different_numbers() -> None:
     from advisor.methods.activations._randomized import RandomizedLinears
-    from advisor.training.world import World
+    from advisor.training.processes.world import World
 
     seeds = []
     for rank in range(2):

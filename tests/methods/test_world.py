@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from advisor.training import world
-from advisor.training.world import current_world
+from advisor.training.processes.world import current_world
 
 PATIENCE = timedelta(hours=3)
 

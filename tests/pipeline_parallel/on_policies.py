@@ -15,8 +15,8 @@ from advisor.hardware.mesh import Mesh
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import apply_uses, conflict_between, settings_of
 from advisor.methods.use import MethodUse, use
+from advisor.training.processes.world import World, current_world
 from advisor.training.training import Training
-from advisor.training.world import World, current_world
 from tests.distributed.models import movement_error, padded_text, sgd, two_groups
 from tests.methods.tiny import gpt2
 from tests.pipeline_parallel.on_stages import tried

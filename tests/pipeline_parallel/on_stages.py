@@ -19,7 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from advisor.errors import MomadviseError, StageLostError
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel, _kind_of_all
-from advisor.training.distribution import plain_names
+from advisor.training.processes.distribution import plain_names
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_blocks
 from tests.distributed.models import movement_error

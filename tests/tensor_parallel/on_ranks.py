@@ -24,11 +24,11 @@ from advisor.methods.tensor_parallel._collectives import ALL_GATHER, ALL_REDUCE,
 from advisor.methods.tensor_parallel._derivation import derive
 from advisor.methods.tensor_parallel._tensor_parallel import TensorParallel
 from advisor.methods.tensor_parallel._vocabulary_loss import vocabulary_loss
-from advisor.training.cut import clip_across_cuts
-from advisor.training.distribution import plain_names
+from advisor.training.processes.cut import clip_across_cuts
+from advisor.training.processes.distribution import plain_names
+from advisor.training.processes.world import World, current_world
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_attention, find_blocks
-from advisor.training.world import World, current_world
 from benchmarks.block_activations.kept import of_all_forms
 from tests.distributed.models import movement_error
 from tests.tensor_parallel.models import HEADS, HIDDEN, Block, Dropout, Model, build, loss_of, tokens

@@ -19,8 +19,8 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, fidelity_of, settings_of
 from advisor.methods.use import use
 from advisor.training.moving import listening_to_moves
+from advisor.training.processes.world import World, current_world
 from advisor.training.training import Training
-from advisor.training.world import World, current_world
 from tests.contract.expected import expected
 from tests.distributed.models import DDP, FEWER_STEPS, ZERO_1, ZERO_2, ZERO_3, Case, started, two_groups
 from tests.methods.quick_compiler import quick_compiler

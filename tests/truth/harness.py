@@ -19,8 +19,8 @@ from advisor.measure.state.no_dropout import without_dropout
 from advisor.methods.use import MethodUse
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
-from advisor.training.distribution import plain_names
 from advisor.training.loss import default_loss
+from advisor.training.processes.distribution import plain_names
 from advisor.training.training import Training
 from advisor.workload.batch_layout import BatchLayout
 

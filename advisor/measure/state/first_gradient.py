@@ -22,7 +22,7 @@ from advisor.measure.fidelity import GradientError
 from advisor.measure.memory.meter import listening
 from advisor.measure.state.sharded import whole
 from advisor.training.device_parameter import device_parameter
-from advisor.training.distribution import plain_names
+from advisor.training.processes.distribution import plain_names
 from advisor.training.training import Phase, Training
 
 __all__ = ["FirstGradient", "compare_gradient", "every_nth", "save_gradient", "save_whole", "stride_of"]

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.distributed._traced_data_parallel import TracedDataParallel
-from advisor.training.distribution import Distribution, LossModule, share_parameters
-from advisor.training.world import World
+from advisor.training.processes.distribution import Distribution, LossModule, share_parameters
+from advisor.training.processes.world import World
 
 __all__ = ["CommunicationHook", "DataParallel"]
 

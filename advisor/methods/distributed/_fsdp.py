@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._python_dispatch import _disable_current_modes
 
-from advisor.training.distribution import Distribution, LossModule, plain_names, share_parameters
-from advisor.training.world import World
+from advisor.training.processes.distribution import Distribution, LossModule, plain_names, share_parameters
+from advisor.training.processes.world import World
 
 __all__ = ["FullySharded"]
 

@@ -17,7 +17,7 @@ import torch
 from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.training.block_call import NO_CHAIN, BlockCall
-from advisor.training.cut import LeftPass
+from advisor.training.processes.cut import LeftPass
 
 __all__ = ["Passage", "Run"]
 

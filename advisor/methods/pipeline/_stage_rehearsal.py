@@ -18,7 +18,7 @@ from advisor.methods.pipeline._places import StageLink
 from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
 from advisor.methods.pipeline._stages import Stages
 from advisor.methods.pipeline.balance import Cost
-from advisor.training.distribution import plain_names
+from advisor.training.processes.distribution import plain_names
 
 __all__ = ["Rehearsal"]
 

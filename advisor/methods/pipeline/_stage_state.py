@@ -10,7 +10,7 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._stage_ranks import PipelineRanks
-from advisor.training.distribution import plain_names
+from advisor.training.processes.distribution import plain_names
 
 __all__ = ["PlainNames", "StageState"]
 

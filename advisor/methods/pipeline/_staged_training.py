@@ -11,8 +11,8 @@ import torch
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
 from advisor.training.batch import tree as batches
 from advisor.training.contexts import entered
-from advisor.training.cut import Cut, LeftPass
 from advisor.training.loss import require_trainable
+from advisor.training.processes.cut import Cut, LeftPass
 from advisor.training.training import Training
 
 __all__ = ["StagedTraining"]

@@ -12,7 +12,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.methods.pipeline._passage import Passage, Run
-from advisor.training.cut import LeftPass
+from advisor.training.processes.cut import LeftPass
 
 __all__ = ["StageModule", "Stages", "torch_stage", "unraised_cause"]
 

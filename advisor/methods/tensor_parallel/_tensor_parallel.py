@@ -24,10 +24,10 @@ from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
 from advisor.methods.tensor_parallel._written_plan import written_plan
 from advisor.training.block_call import BlockCall
-from advisor.training.cut import Cut
 from advisor.training.device_parameter import device_parameter
+from advisor.training.processes.cut import Cut
+from advisor.training.processes.world import World
 from advisor.training.unsaved import Unsaved
-from advisor.training.world import World
 
 __all__ = ["TensorParallel"]
 

@@ -12,7 +12,7 @@ import torch
 from advisor.errors import WorkloadError
 from advisor.training.batch.targets import count_labels, count_targets
 from advisor.training.batch.tree import IGNORED_TARGET, map_tensors, sample_count
-from advisor.training.world import World
+from advisor.training.processes.world import World
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction
 

@@ -78,7 +78,7 @@ def _join(seat: Seat) -> socket.socket:
         import torch
         import torch.distributed as dist
 
-        from advisor.training.world import current_world
+        from advisor.training.processes.world import current_world
         from advisor.trial.protocol import Joined, encode_line
 
     if seat.entrance is None:

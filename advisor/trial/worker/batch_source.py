@@ -17,7 +17,7 @@ from advisor.measure.batches.sample_layout import find_layout, samples_in
 from advisor.measure.batches.varying_sizes import Drawn, draw_batches, find_sizes
 from advisor.measure.memory.storages import HostData
 from advisor.text.units import format_count
-from advisor.training.world import World
+from advisor.training.processes.world import World
 from advisor.trial.spec import FidelityTrial, Trial
 from advisor.workload._user_functions import Workload
 from advisor.workload.identity import ModelIdentity

@@ -22,9 +22,9 @@ from advisor.measure.timing import Agree, alone
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.training.batch.tree import split
+from advisor.training.processes.world import current_world
 from advisor.training.structure import require_built
 from advisor.training.training import Training
-from advisor.training.world import current_world
 from advisor.trial.result import Pace
 from advisor.trial.spec import Trial
 from advisor.trial.worker.batch_source import BatchSource

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from advisor.training.cut import LeftPass
-from advisor.training.world import World
+from advisor.training.processes.cut import LeftPass
+from advisor.training.processes.world import World
 
 __all__ = ["Distribution", "LossModule", "plain_names", "share_parameters"]
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from advisor.training.world import World
+from advisor.training.processes.world import World
 
 __all__ = ["Cut", "LeftPass", "clip_across_cuts", "share_overflow"]
 

@@ -1,0 +1,1 @@
+"""How one training is spread over several processes: who they are, and what each has of the batch and of the model."""
