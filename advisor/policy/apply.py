@@ -104,11 +104,9 @@ def apply_policy(
             f"A policy must be applied to a plain model, but {type(model).__name__} has one already "
             f"({vars(model)[_MARK]}). Build the model anew, or use the training that it was prepared for."
         )
-    if device is None:
-        device = _default_device()
     training = Training(
         model,
-        device=device,
+        device=_default_device() if device is None else device,
         compute_loss=compute_loss,
         build_optimizer=build_optimizer,
         count_targets=count_targets,

@@ -1,7 +1,7 @@
 """Training: a model with its loss and optimizer, as changed by the applied methods.
 
-The same class runs in trials and in the user's own training, so the measured code is the code that ships. Methods fill
-in its attributes; :meth:`Training.step` does not know which.
+The same class runs in trials and in the user's own training, so the measured code is the code that ships. Methods
+change its :class:`~advisor.training.hooks.Hooks`; :meth:`Training.step` does not know which.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from advisor.training.batch import tree as batches
 from advisor.training.batch.class_weights import check_weights
 from advisor.training.batch.micro_batch_weights import MicroBatchWeights
 from advisor.training.contexts import entered, evaluation_mode
+from advisor.training.hooks import Hooks
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
-from advisor.training.processes.cut import Cut, clip_across_cuts, share_overflow
-from advisor.training.processes.distribution import Distribution
+from advisor.training.processes.cut import clip_across_cuts, share_overflow
 from advisor.training.processes.world import World
 from advisor.training.replaced_optimizers import ReplacedOptimizers
 from advisor.training.saved.pipeline import SavedTensorPipeline
 from advisor.training.state import TrainingState
-from advisor.training.state_part import StatePart
 from advisor.training.workload_optimizer import built_optimizer, step_without_closure
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction
@@ -39,7 +38,7 @@ LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, 
 """``(model, batch) -> (hidden, weight, bias or None, targets)``: the loss is the cross entropy of that linear layer."""
 
 
-class Training:
+class Training(Hooks):
     """A model ready to be trained, one batch at a time.
 
     Twelve methods are for users: a step, and its parts for a custom loop. Four more are for methods.
@@ -58,37 +57,13 @@ class Training:
             text that are not -100, otherwise over samples.
         sample_dims: Dimensions that hold the samples (:data:`~advisor.workload.batch_layout.SampleDims`); default:
             dimension 0 of every tensor.
-        world: The processes that train together; default: this one alone. Each along the data axis gets its own share
-            of the batch, all with the same number of samples.
+        world: The processes that train together; default: this one alone. Along the data axis each gets its own share
+            of the batch, with equally many samples.
         example_batch: A small batch, for methods that must see the model run before they are applied.
 
     Attributes:
         optimizer: The optimizer; built on first access, so that it sees the parameters as methods left them.
-        forward_contexts: Callables that return context managers; all are entered around every forward pass.
-        after_forward: Callables that receive the loss of every forward pass.
-        saved_tensors: The pipeline for tensors that autograd saves; created for the first method that needs it.
-        gradient_scaler: Scales the loss for float16, or ``None``.
-        notes: Messages from methods to the user.
         micro_batch_weights: The weight of each micro-batch in the loss of the whole batch.
-        phase_listener: Called with every phase as it begins.
-        accumulates: Whether gradients may be summed over micro-batches.
-        steps_in_backward: Whether parameters are updated during the backward pass.
-        before_gradients_are_used: Callables to run once the gradients of a step are complete, before they are clipped
-            or used; they may run twice in a step.
-        after_step: Callables to run at the end of every optimizer step.
-        distribution: How the training is spread over the processes along the data axis.
-        cuts: The axes that divide the model, in the order in which they divide it.
-        settling_steps: Optimizer steps until memory and time are stable.
-        settled: Method -> what it settled on in those steps, in its own format. An entry that exists when the method is
-            applied comes from an earlier training of the same policy; the method reuses it and needs no such steps.
-        works_in_chunks: Whether a method allocates chunks of a fixed size, which small batches do not fill: the memory
-            of two small batches then says little about a large one.
-        state_parts: Name -> what a method adds to the state.
-        change_optimizer: Callables that change in place every optimizer put in use, by any method.
-        run_passes: ``(micro-batches) -> loss`` of the whole batch; replaces one forward and one backward pass after the
-            other, which then cannot be called apart.
-        clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
-            wrongly.
     """
 
     def __init__(
@@ -108,6 +83,7 @@ class Training:
         world: World | None = None,
         example_batch: Any = None,
     ) -> None:
+        super().__init__()
         self.device = torch.device(device)
         self.world = world or World()
         # A model that is to be divided may not fit on a device: see place.
@@ -122,16 +98,6 @@ class Training:
         self.reduction = reduction
         self._unchecked_weights = () if reduction is None else reduction.class_weights
         self._replaced = ReplacedOptimizers()
-        self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
-        self.after_forward: list[Callable[[torch.Tensor], None]] = []
-        self.saved_tensors: SavedTensorPipeline | None = None
-        self.gradient_scaler: torch.amp.GradScaler | None = None
-        self.notes: list[str] = []
-        self.phase_listener: Callable[[Phase], None] | None = None
-        self.accumulates = True
-        self.steps_in_backward = False
-        self.before_gradients_are_used: list[Callable[[], None]] = []
-        self.after_step: list[Callable[[], None]] = []
         self.micro_batch_weights = MicroBatchWeights(
             reduction,
             sample_dims,
@@ -140,15 +106,6 @@ class Training:
             causal=compute_loss is None and is_causal_loss(model),
             world=self.world.data,
         )
-        self.distribution = Distribution()
-        self.cuts: list[Cut] = []
-        self.settling_steps = 0
-        self.settled: dict[str, str] = {}
-        self.works_in_chunks = False
-        self.state_parts: dict[str, StatePart] = {}
-        self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
-        self.run_passes: Callable[[list[Any]], torch.Tensor] | None = None
-        self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
         self._optimizer: torch.optim.Optimizer | None = None
         self._closing = contextlib.ExitStack()
