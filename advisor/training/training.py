@@ -87,6 +87,7 @@ class Training:
         change_optimizer: Callables that change in place every optimizer put in use, by any method.
         clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
             wrongly.
+        gradient_factor: Returns what gradients are to be multiplied by to get the true ones; ``None`` for one.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Training:
         self.state_parts: dict[str, StatePart] = {}
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
+        self.gradient_factor: Callable[[], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
         self._optimizer: torch.optim.Optimizer | None = None
         self._closing = contextlib.ExitStack()
@@ -335,7 +337,8 @@ class Training:
         self._unscale()
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self.cuts:
-            return clip_across_cuts(parameters, max_norm, self.cuts)
+            factor = None if self.gradient_factor is None else self.gradient_factor()
+            return clip_across_cuts(parameters, max_norm, self.cuts, factor)
         return (self.clip_gradients or self.distribution.clip_grad_norm)(parameters, max_norm)
 
     def _unscale(self) -> None:
