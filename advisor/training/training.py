@@ -109,8 +109,8 @@ class Training:
     ) -> None:
         self.device = torch.device(device)
         self.world = world or World()
-        # A model that is to be divided may not fit on a device: see place.
-        self.model = model if self.world.mesh.model_degree > 1 else on_device(model, self.device)
+        self._placed = self.world.mesh.model_degree == 1  # One that is to be divided may not fit on a device.
+        self.model = on_device(model, self.device) if self._placed else model
         self.compute_loss: ComputeLoss = compute_loss or default_loss
         self.linear_head = linear_head
         self.max_grad_norm = max_grad_norm
@@ -182,7 +182,9 @@ class Training:
 
     def place(self) -> None:
         """Move the model to the device, once what divides it among devices has left this one its part."""
-        self.model = on_device(self.model, self.device)
+        if not self._placed:
+            self._placed = True
+            self.model = on_device(self.model, self.device)
 
     def complete(self) -> None:
         """Build the optimizer now, so that the first step has no set-up left to do."""
