@@ -45,6 +45,7 @@ class Hooks:
             other, which then cannot be called apart.
         clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
             wrongly.
+        gradient_factor: Returns what gradients are to be multiplied by to get the true ones; ``None`` for one.
     """
 
     def __init__(self) -> None:
@@ -67,3 +68,4 @@ class Hooks:
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
         self.run_passes: Callable[[list[Any]], torch.Tensor] | None = None
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
+        self.gradient_factor: Callable[[], torch.Tensor] | None = None

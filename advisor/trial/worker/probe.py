@@ -164,8 +164,11 @@ def _facts(
 def _sliced(
     bench: Bench[ProbeTrial], training: Training, batch: Any, blocks: Sequence[torch.nn.Module], found: dict[str, Any]
 ) -> Probed:
-    """What devices can divide of each layer; nothing where it was not asked for, or no batch fits."""
-    if not bench.spec.tensor_degrees or found["first_loss"] is None:
+    """What devices can divide of each layer; nothing where it was not asked for, or not even a look fits.
+
+    A look is a forward pass in which one block of each kind computes: it fits where a step does not.
+    """
+    if not bench.spec.tensor_degrees:
         return Probed()
     layout = found["batch_layout"]
     if not layout.why_uncut:
