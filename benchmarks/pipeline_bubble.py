@@ -193,7 +193,8 @@ def page(rows: Sequence[Row]) -> str:
     """The page of the measured rows."""
     lines = [
         _HEAD,
-        f"Measured on {rows[0].device}, {days(row.date for row in rows)}, with {packages(row.versions for row in rows)}.",
+        f"Measured on {rows[0].device}, {days(row.date for row in rows)}, with "
+        f"{packages(row.versions for row in rows)}.",
         "",
         "| schedule | ranks | micro-batches | idle, measured | formula | difference | in flight |",
         "|---|---|---|---|---|---|---|",
@@ -206,7 +207,8 @@ def page(rows: Sequence[Row]) -> str:
         )
         lines.append(
             f"| {row.schedule} | {row.ranks} | {row.micro_batches} | "
-            f"{found:.1%} ({min(row.idle):.1%} to {max(row.idle):.1%}) | {wanted:.1%} | {found - wanted:+.1%} | {alive} |"
+            f"{found:.1%} ({min(row.idle):.1%} to {max(row.idle):.1%}) | {wanted:.1%} | {found - wanted:+.1%} | "
+            f"{alive} |"
         )
     return "\n".join([*lines, ""])
 

@@ -275,7 +275,7 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
 
 
 def _turn(use: MethodUse) -> tuple[int, int, str]:
-    """What a method is sorted by: its stage, and then its axis, because layers are divided while all blocks are there."""
+    """What a method is sorted by: its stage, then its axis, because layers are divided while all blocks are there."""
     method = get_method(use.name)
     return method.stage, -1 if method.axis is None else list(MeshAxis).index(method.axis), use.name
 

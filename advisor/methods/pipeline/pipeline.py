@@ -80,14 +80,17 @@ class Pipeline(Method):
         Conflict("host_optimizer", _EACH_PASS),
         Conflict("gradient_compression", "with a pipeline, gradients are averaged once a step and not in buckets"),
         *(Conflict(other, _MERGED) for other in ("lora", "qlora", "sparse_reparameterization")),
-        Conflict("momentum_residual", "its blocks hand on a velocity besides hidden states, and only the latter travel"),
+        Conflict(
+            "momentum_residual", "its blocks hand on a velocity besides hidden states, and only the latter travel"
+        ),
         Conflict("fsdp", _NO_HOOKS, own={"schedule": "zero_bubble"}),
         Conflict("compile", _COMPILED, own={"schedule": "zero_bubble"}),
         Conflict("compile_budget", _COMPILED, own={"schedule": "zero_bubble"}),
         *(
             Conflict(other, _SEVERAL_AS_ONE, own={"schedule": schedule})
             for other, schedule in itertools.product(
-                ("optimal_checkpoint", "recursive_checkpoint", "residual_checkpoint", "sqrt_checkpoint"), _SEVERAL_STAGES
+                ("optimal_checkpoint", "recursive_checkpoint", "residual_checkpoint", "sqrt_checkpoint"),
+                _SEVERAL_STAGES,
             )
         ),
     )
@@ -130,7 +133,9 @@ class Pipeline(Method):
             bounds=bounds,
             settle=functools.partial(_settle, training.settled, self.name),
         )
-        training.cuts.append(cut)
+        for other in training.cuts:
+            other.let_go(training.model)
+        training.cuts.insert(0, cut)  # What a stage has of the whole model is what the others divide.
         training.run_passes = cut.run_passes
         training.after_step.append(cut.after_step)
         # Too few are left to be found by their number.
