@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import statistics
 import tempfile
 import time
@@ -22,7 +23,7 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
+from torch.multiprocessing.spawn import spawn
 
 from advisor.hardware.detect import detect_hardware
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
@@ -116,6 +117,11 @@ class _Model(torch.nn.Module):
         return hidden.square().mean()
 
 
+def _share(model: torch.nn.Module, count: int, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(batch)
+    return loss / count
+
+
 def _rank(
     rank: int, size: int, folder: str, schedules: Sequence[str], counts: Sequence[int], seconds: float, steps: int
 ) -> None:
@@ -135,7 +141,7 @@ def _rank(
                 for _ in range(steps + 1):
                     dist.barrier()
                     started = time.perf_counter()
-                    pipeline.step(batches, lambda batch, model=model, count=count: model(batch) / count)
+                    pipeline.step(batches, functools.partial(_share, model, count))
                     dist.barrier()
                     durations.append(time.perf_counter() - started)
                 found[f"{schedule}/{count}"] = durations[1:]  # The first sets the pipeline up.
@@ -158,7 +164,7 @@ def measured_rows(
     """
     hardware = detect_hardware("cpu")
     with tempfile.TemporaryDirectory() as folder:
-        processes.spawn(_rank, (ranks, folder, SCHEDULES, counts, seconds, steps), nprocs=ranks)  # type: ignore[no-untyped-call]
+        spawn(_rank, (ranks, folder, SCHEDULES, counts, seconds, steps), nprocs=ranks)  # type: ignore[no-untyped-call]
         found = msgspec.json.decode((Path(folder) / "found.json").read_bytes(), type=dict[str, tuple[float, ...]])
     return [
         Row(

@@ -1,1 +1,4 @@
-"""Tensor and sequence parallelism, derived from what a block computes."""
+"""Tensor and sequence parallelism, derived from what a block computes.
+
+Called by methods and trial.
+"""
