@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Conflict, Method, Parameter, Saves
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.use import ParameterValue
@@ -30,7 +31,9 @@ reordered), *precision* (lower float format), *lossy* (information is dropped), 
 Micro-batching is part of every policy: *rounding*, and *model* where BatchNorm takes its statistics per micro-batch.
 So is sharing a batch between devices, where each device takes statistics over its own micro-batch.
 
-On several devices exactly one of {distributing} is in use; each process trains on its own share of every batch.
+Several devices form a mesh, and exactly one method divides each of its axes: {distributing}.
+Devices along the data axis train on shares of every batch; those along the others hold one model together and are given
+the same samples.
 """
 
 
@@ -41,7 +44,9 @@ def page() -> str:
 
 
 def _head() -> str:
-    return HEAD.format(distributing=", ".join(f"`{method.name}`" for method in CATALOGUE if method.distributes))
+    owners = {axis: [f"`{method.name}`" for method in CATALOGUE if method.axis is axis] for axis in MeshAxis}
+    said = (f"{axis.value} ({', '.join(names)})" for axis, names in owners.items() if names)
+    return HEAD.format(distributing="; ".join(said))
 
 
 def _overview() -> Iterator[str]:

@@ -26,7 +26,7 @@ import msgspec
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import CHANCES, drift_tolerance
 from advisor.goal import Fidelity
-from advisor.measure.fidelity import FidelityMeasurement, StateError
+from advisor.measure.fidelity import FidelityMeasurement, GradientError, StateError
 from advisor.policy.file import ComparisonEvidence
 from advisor.text.units import format_percent
 
@@ -203,6 +203,15 @@ def _excused(error: StateError, chance: StateError | None) -> bool:
     return by_chance > _ANYTHING * abs(chance.exact) or abs(error.change - error.exact) <= CHANCES * by_chance
 
 
+def _length_by_chance(noise: GradientError) -> float:
+    """How far off the length of a gradient may be by chance, relative.
+
+    One other run may have nearly the same length by accident. A random part that is at right angles to the rest, and
+    ``error`` of it, makes a gradient ``error**2 / 2`` longer: so much is expected whatever that run showed.
+    """
+    return max(CHANCES * abs(noise.norm_ratio - 1), noise.error**2 / 2)
+
+
 def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     tolerance = _TOLERANCES[fidelity]
     # Bit-equal gradients imply the same random numbers: chance excuses only drift from a GPU's unordered sums, if the
@@ -229,7 +238,7 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
             what=f"its first gradient is {format_percent(gradient.error)} off the reference run's",
             tolerated=format_percent(error),
         )
-    norm = max(tolerance.norm, 0.0 if by_chance is None else CHANCES * abs(by_chance.norm_ratio - 1))
+    norm = max(tolerance.norm, 0.0 if by_chance is None else _length_by_chance(by_chance))
     if abs(gradient.norm_ratio - 1) > norm:
         return Finding(
             what=f"its first gradient is {gradient.norm_ratio:.3g} times as long as the reference run's",

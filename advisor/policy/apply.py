@@ -87,7 +87,6 @@ def apply_policy(
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
-
     from advisor.training.training import Training
     from advisor.training.world import current_world
 

@@ -12,6 +12,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.goal import Goal
+from advisor.hardware.mesh import DATA_ONLY
 from advisor.report.cells import Folded, aligned, plain_table, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.points import ITERATIONS, Entry, entries, worse_words
@@ -152,11 +153,16 @@ class FrontierTable:
         energy = "energy: of all devices, per iteration. " if "energy" in self._columns else ""
         return Text(
             "latency: of an iteration (optimizer step). ±: half the 95% interval. $/1000: US dollars for "
-            f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each GPU. drift: of the "
-            f"loss, from plain training{drift_legend(self._answer.ranking)}.\n"
+            f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each {self._sharer}. drift: "
+            f"of the loss, from plain training{drift_legend(self._answer.ranking)}.\n"
             f"price: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, {price.date}{self._shared()}",
             style="dim",
         )
+
+    @property
+    def _sharer(self) -> str:
+        """What has a batch of its own."""
+        return "GPU" if all(one.policy.axes == DATA_ONLY for one in self._answer.ranking) else "share of the data"
 
     def _shared(self) -> str:
         """The meaning of a price for several processes on a CPU."""

@@ -82,7 +82,9 @@ class Cut:
         raise NotImplementedError
 
 
-def clip_across_cuts(parameters: list[torch.nn.Parameter], max_norm: float, cuts: Sequence[Cut]) -> torch.Tensor:
+def clip_across_cuts(
+    parameters: list[torch.nn.Parameter], max_norm: float, cuts: Sequence[Cut], factor: torch.Tensor | None = None
+) -> torch.Tensor:
     """Clip the gradients to a total norm over all parts of the model, and return the norm before.
 
     Each process sums the squares of its gradients, a gradient that others hold as well counting by its share, and the
@@ -92,6 +94,7 @@ def clip_across_cuts(parameters: list[torch.nn.Parameter], max_norm: float, cuts
         parameters: This process's parameters.
         max_norm: Largest total 2-norm.
         cuts: The axes that divide the model.
+        factor: What gradients are to be multiplied by to get the true ones; default: one.
     """
     squares = []
     for parameter in parameters:
@@ -104,6 +107,8 @@ def clip_across_cuts(parameters: list[torch.nn.Parameter], max_norm: float, cuts
     for cut in cuts:
         square = cut.world.total(square)
     total = torch.tensor(math.sqrt(square), device=squares[0].device if squares else None)
+    if factor is not None:
+        total = total * factor.to(total.device)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
     return total
 

@@ -89,6 +89,7 @@ class Training:
             other, which then cannot be called apart.
         clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
             wrongly.
+        gradient_factor: Returns what gradients are to be multiplied by to get the true ones; ``None`` for one.
     """
 
     def __init__(
@@ -110,8 +111,8 @@ class Training:
     ) -> None:
         self.device = torch.device(device)
         self.world = world or World()
-        # A model that is to be divided may not fit on a device: see place.
-        self.model = model if self.world.mesh.model_degree > 1 else on_device(model, self.device)
+        self._placed = self.world.mesh.model_degree == 1  # One that is to be divided may not fit on a device.
+        self.model = on_device(model, self.device) if self._placed else model
         self.compute_loss: ComputeLoss = compute_loss or default_loss
         self.linear_head = linear_head
         self.max_grad_norm = max_grad_norm
@@ -149,6 +150,7 @@ class Training:
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
         self.run_passes: Callable[[list[Any]], torch.Tensor] | None = None
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
+        self.gradient_factor: Callable[[], torch.Tensor] | None = None
         self._build_optimizer = build_optimizer
         self._optimizer: torch.optim.Optimizer | None = None
         self._closing = contextlib.ExitStack()
@@ -183,7 +185,9 @@ class Training:
 
     def place(self) -> None:
         """Move the model to the device, once what divides it among devices has left this one its part."""
-        self.model = on_device(self.model, self.device)
+        if not self._placed:
+            self._placed = True
+            self.model = on_device(self.model, self.device)
 
     def complete(self) -> None:
         """Build the optimizer now, so that the first step has no set-up left to do."""
@@ -356,7 +360,8 @@ class Training:
         self._unscale()
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self.cuts:
-            return clip_across_cuts(parameters, max_norm, self.cuts)
+            factor = None if self.gradient_factor is None else self.gradient_factor()
+            return clip_across_cuts(parameters, max_norm, self.cuts, factor)
         return (self.clip_gradients or self.distribution.clip_grad_norm)(parameters, max_norm)
 
     def _unscale(self) -> None:

@@ -19,7 +19,7 @@ from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import FidelityTrial, ProbeTrial, SizeTrial
+from advisor.trial.spec import FidelityTrial, PredictTrial, ProbeTrial, SizeTrial
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 from tests.distributed.models import movement_error
 from tests.trial.specs import my_children, spec
@@ -57,6 +57,10 @@ def test_a_sliced_model_is_sized_timed_by_the_plan_that_was_found_and_applied_by
     settled = sized.sizing.settled
     assert set(settled) == {"tensor_parallel"}
     policy = msgspec.structs.replace(trial().policy, settled=settled)
+    predicted = runner.run(trial(policy=policy, kind=PredictTrial))
+    assert predicted.outcome is Outcome.OK, (predicted, runner.tail_of_log(predicted.key))
+    # What gloo has sent, its threads hold a moment longer than a trace does.
+    assert predicted.prediction.peak(8) == pytest.approx(sized.sizing.points[1].memory.peak_bytes, rel=0.3)
     timed = runner.run(trial(policy=policy))
     assert timed.outcome is Outcome.OK, (timed, runner.tail_of_log(timed.key))
     assert timed.measurement.samples_per_second == pytest.approx(4 / timed.measurement.step_seconds)

@@ -86,6 +86,7 @@ class HalfWeights(ShortTraining):
         scaler = HalfLossScaler(training.device.type)
         training.gradient_scaler = scaler
         training.clip_gradients = lambda gradients, norm: clip_grad_norm_(gradients, norm, scaler.inverse())
+        training.gradient_factor = scaler.inverse
         training.change_optimizer.append(
             lambda optimizer: update_in_float32(
                 optimizer, HalfState(), rounding=weights, state_rounding=state, gradient_factor=scaler.inverse

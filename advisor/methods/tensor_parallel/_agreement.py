@@ -7,6 +7,7 @@ import zlib
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._guards import detect_fake_mode
 
 from advisor.errors import MethodRefusedError
 
@@ -29,6 +30,8 @@ def agree(model: nn.Module, described: str, group: dist.ProcessGroup, device: to
     Raises:
         MethodRefusedError: The ranks have different plans or models.
     """
+    if detect_fake_mode(list(model.parameters())) is not None:
+        return  # Ranks of a trace are imaginary, and its tensors have no values.
     shapes = [(name, tuple(one.shape), one.dtype) for name, one in (*model.named_parameters(), *model.named_buffers())]
     own = float(zlib.crc32(f"{described} {shapes}".encode()))
     if not _alike([own], group, device):

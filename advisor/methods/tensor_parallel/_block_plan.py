@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = ["BlockPlan", "Region", "Size", "Slice", "common_module"]
 
@@ -24,6 +25,8 @@ class Slice:
 
     def of(self, whole: torch.Tensor, rank: int) -> torch.Tensor:
         """A rank's part of a whole tensor, as a copy."""
+        if isinstance(whole, FakeTensor):  # It has no values to choose from.
+            return whole.narrow(self.dim, 0, len(self.indices[rank])).clone(memory_format=torch.contiguous_format)
         return whole.index_select(self.dim, self.indices[rank].to(whole.device)).contiguous()
 
     def joined(self, parts: list[torch.Tensor]) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import _functional_collectives as functional
+from torch.distributed import _functional_collectives  # noqa: F401  # It defines the operators.
 
 from advisor.errors import MethodRefusedError
 from advisor.training.unsaved import Unsaved
@@ -71,7 +71,7 @@ class Ranks(Unsaved, abc.ABC):
 
 
 class ProcessRanks(Ranks):
-    """Processes, by torch's functional collectives: those in place write to tensors that selective contexts keep.
+    """Processes, by torch's functional operators: those in place write to tensors that selective contexts keep.
 
     Args:
         group: The tensor-parallel group.
@@ -83,26 +83,26 @@ class ProcessRanks(Ranks):
 
     def summed(self, own: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks."""
-        return _waited(functional.all_reduce(own.contiguous(), "sum", self.group))
+        return _waited(ALL_REDUCE(own.contiguous(), "sum", self.group.group_name))
 
     def largest(self, own: torch.Tensor) -> torch.Tensor:
         """The largest over all ranks."""
-        return _waited(functional.all_reduce(own.contiguous(), "max", self.group))
+        return _waited(ALL_REDUCE(own.contiguous(), "max", self.group.group_name))
 
     def gathered(self, own: torch.Tensor, dim: int) -> torch.Tensor:
         """The parts of all ranks."""
-        whole = _waited(functional.all_gather_tensor(own.movedim(dim, 0).contiguous(), 0, self.group))
+        whole = _waited(ALL_GATHER(own.movedim(dim, 0).contiguous(), self.size, self.group.group_name))
         return whole.movedim(0, dim).contiguous()
 
     def scattered_sum(self, own: torch.Tensor, dim: int) -> torch.Tensor:
         """This rank's part of the sum."""
         self.require_divisible(own, dim)
-        part = functional.reduce_scatter_tensor(own.movedim(dim, 0).contiguous(), "sum", 0, self.group)
-        return _waited(part).movedim(0, dim).contiguous()
+        part = _waited(REDUCE_SCATTER(own.movedim(dim, 0).contiguous(), "sum", self.size, self.group.group_name))
+        return part.movedim(0, dim).contiguous()
 
 
 def _waited(tensor: torch.Tensor) -> torch.Tensor:
-    waited: torch.Tensor = functional.wait_tensor(tensor)  # type: ignore[no-untyped-call]
+    waited: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(tensor)
     return waited
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 from torch import nn
+from torch._guards import detect_fake_mode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.kernels._linear_head import exposes_linear_head, find_linear_head
@@ -29,7 +31,7 @@ _NAME = "tensor_parallel"
 class _Settled(msgspec.Struct, frozen=True):
     """What a policy keeps: the plan, and whether the loss is the cross entropy of the output layer alone."""
 
-    plan: str
+    plan: msgspec.Raw
     sliced_loss: bool = False
 
 
@@ -79,7 +81,8 @@ def slice_training(training: Training, *, sequence: bool, vocabulary: bool) -> N
     if answer.refusal:
         raise MethodRefusedError(answer.refusal)
     settled = msgspec.json.decode(answer.settled, type=_Settled)
-    derivation = read_plan(settled.plan, blocks, world.size)
+    with _disable_current_modes():  # A plan has numbers, also where a trace has none.
+        derivation = read_plan(bytes(settled.plan), blocks, world.size)
     assert derivation is not None, "the first rank has found it for so many"
     head = find_linear_head(training) if vocabulary and settled.sliced_loss else None
     parallel = TensorParallel(
@@ -151,7 +154,9 @@ def _found(training: Training, blocks: list[nn.Module], degree: int, *, vocabula
                 settled = msgspec.json.decode(known, type=_Settled)
             except msgspec.DecodeError as error:
                 raise MethodRefusedError(f"`settled` of tensor_parallel must be a plan, but {error}") from error
-            if read_plan(settled.plan, blocks, degree) is not None:
+            with _disable_current_modes():
+                fits = read_plan(bytes(settled.plan), blocks, degree) is not None
+            if fits:
                 return _Answer(settled=known)
         return _Answer(settled=_derived(training, blocks, degree, vocabulary=vocabulary))
     except MethodRefusedError as error:
@@ -166,6 +171,11 @@ def _derived(training: Training, blocks: list[nn.Module], degree: int, *, vocabu
             "whose `settled` the plan is, or pass a small batch: apply_policy(..., example_batch=batch)"
         )
     model = training.model
+    if detect_fake_mode(list(model.parameters())) is not None:
+        raise MethodRefusedError(
+            "tensor_parallel finds its plan from values, which a prediction has none of; predict a policy that was "
+            "measured, in whose `settled` the plan is"
+        )
     device = next(model.parameters()).device
     batch = move(batch, device)
     derivation = derive(model, blocks, lambda model: training.compute_loss(model, batch), degree)
@@ -177,4 +187,4 @@ def _derived(training: Training, blocks: list[nn.Module], degree: int, *, vocabu
         here = copy.copy(training)
         here.device = device  # The model is not on the training's yet.
         sliced_loss, _ = exposes_linear_head(here, batch)
-    return msgspec.json.encode(_Settled(written_plan(derivation), sliced_loss)).decode()
+    return msgspec.json.encode(_Settled(msgspec.Raw(written_plan(derivation).encode()), sliced_loss)).decode()

@@ -69,7 +69,7 @@ def written_plan(derivation: Derivation) -> str:
     return msgspec.json.encode(written).decode()
 
 
-def read_plan(text: str, blocks: Sequence[nn.Module], degree: int) -> Derivation | None:
+def read_plan(text: str | bytes, blocks: Sequence[nn.Module], degree: int) -> Derivation | None:
     """The derivation; ``None`` if it is for another number of ranks.
 
     Raises:

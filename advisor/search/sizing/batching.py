@@ -34,6 +34,9 @@ AFTER_FLUSHES = 0.92
 _MICRO_BATCHES_OF_A_STAGE = 4
 """At 4 stages, these leave devices without work for 16 % of the time."""
 
+_FEWEST_OF_A_STAGE = 2
+"""Where more would only make them smaller, these are enough for every schedule: 27 % of the time at 4 stages."""
+
 
 class Batch(msgspec.Struct, frozen=True):
     """Samples per forward pass, and passes per optimizer step, of each share of the data.
@@ -95,7 +98,8 @@ def choose_batch(
 
 def _largest_for_stages(sizes: Sequence[int], share: int, stages: int) -> int:
     """The largest micro-batch of which a pipeline gets enough: a multiple of its stages, if there is any."""
-    for least, multiple in ((2 * stages, stages), (2 * stages, 1), (stages, 1)):
+    enough = _FEWEST_OF_A_STAGE * stages
+    for least, multiple in ((enough, stages), (enough, 1), (stages, 1)):
         for size in sizes:
             if share // size >= least and share // size % multiple == 0:
                 return size
@@ -110,17 +114,19 @@ def pipeline_passes(mesh: Mesh, share: int | None = None) -> int:
 
     Args:
         mesh: The mesh; 1 if it has no pipeline.
-        share: Samples of a share of the global batch, if it is fixed: no more micro-batches than that.
+        share: Samples of a share of the global batch, if it is fixed: two micro-batches for each stage are made of
+            them, as nearly as :func:`choose_batch` can, so that each is as large as possible.
 
     Example:
         >>> pipeline_passes(Mesh(pipeline=2)), pipeline_passes(Mesh(pipeline=2), share=6), pipeline_passes(Mesh())
-        (8, 6, 1)
+        (8, 4, 1)
     """
     stages = mesh.pipeline
-    wanted = _MICRO_BATCHES_OF_A_STAGE * stages
     if stages == 1:
         return 1
-    return wanted if share is None else max(stages, min(wanted, share // stages * stages))
+    if share is None:
+        return _MICRO_BATCHES_OF_A_STAGE * stages
+    return max(stages, min(_FEWEST_OF_A_STAGE * stages, share // stages * stages))
 
 
 def dividing_gpu_counts(

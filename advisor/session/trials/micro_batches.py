@@ -24,5 +24,4 @@ def largest_of_global_batch(combination: Combination, goal: Goal) -> int | None:
     """The largest micro-batch that a fixed global batch allows; ``None`` if it is free."""
     if goal.global_batch is None:
         return None
-    share = goal.global_batch // combination.data_degree
-    return share // min(pipeline_passes(combination.mesh, share), 2 * combination.mesh.pipeline)
+    return goal.global_batch // combination.data_degree // profiled_passes(combination, goal)
