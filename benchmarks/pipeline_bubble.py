@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
+from torch.multiprocessing.spawn import spawn
 
 from advisor.hardware.detect import detect_hardware
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
@@ -118,8 +118,8 @@ class _Model(torch.nn.Module):
 
 
 def _share(model: torch.nn.Module, count: int, batch: torch.Tensor) -> torch.Tensor:
-    loss: torch.Tensor = model(batch) / count
-    return loss
+    loss: torch.Tensor = model(batch)
+    return loss / count
 
 
 def _rank(
@@ -164,7 +164,7 @@ def measured_rows(
     """
     hardware = detect_hardware("cpu")
     with tempfile.TemporaryDirectory() as folder:
-        processes.start_processes(_rank, (ranks, folder, SCHEDULES, counts, seconds, steps), nprocs=ranks, start_method="spawn")  # type: ignore[no-untyped-call]
+        spawn(_rank, (ranks, folder, SCHEDULES, counts, seconds, steps), nprocs=ranks)  # type: ignore[no-untyped-call]
         found = msgspec.json.decode((Path(folder) / "found.json").read_bytes(), type=dict[str, tuple[float, ...]])
     return [
         Row(
@@ -199,7 +199,8 @@ def page(rows: Sequence[Row]) -> str:
     """The page of the measured rows."""
     lines = [
         _HEAD,
-        f"Measured on {rows[0].device}, {days(row.date for row in rows)}, with {packages(row.versions for row in rows)}.",
+        f"Measured on {rows[0].device}, {days(row.date for row in rows)}, with "
+        f"{packages(row.versions for row in rows)}.",
         "",
         "| schedule | ranks | micro-batches | idle, measured | formula | difference | in flight |",
         "|---|---|---|---|---|---|---|",
@@ -212,7 +213,8 @@ def page(rows: Sequence[Row]) -> str:
         )
         lines.append(
             f"| {row.schedule} | {row.ranks} | {row.micro_batches} | "
-            f"{found:.1%} ({min(row.idle):.1%} to {max(row.idle):.1%}) | {wanted:.1%} | {found - wanted:+.1%} | {alive} |"
+            f"{found:.1%} ({min(row.idle):.1%} to {max(row.idle):.1%}) | {wanted:.1%} | {found - wanted:+.1%} | "
+            f"{alive} |"
         )
     return "\n".join([*lines, ""])
 

@@ -33,7 +33,7 @@ class Hooks:
             or used; they may run twice in a step.
         after_step: Callables to run at the end of every optimizer step.
         distribution: How the training is spread over the processes along the data axis.
-        cuts: The axes that divide the model, in the order in which they divide it.
+        cuts: The axes that divide the model, in the order in which they divide a state of it.
         settling_steps: Optimizer steps until memory and time are stable.
         settled: Method -> what it settled on in those steps, in its own format. An entry that exists when the method is
             applied comes from an earlier training of the same policy; the method reuses it and needs no such steps.

@@ -21,6 +21,7 @@ class CommonDraws:
 
     Args:
         device: The device.
+        place: Of the process among those that have the same stage but draw other numbers in its blocks.
 
     Attributes:
         base: The seed that all stages have in common; ``None`` as long as they have not agreed on one.
@@ -28,7 +29,7 @@ class CommonDraws:
         drew: Whether a pass of this rank was seen to draw any.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, place: str = "") -> None:
         self.base: int | None = None
         self.are_made = True
         self.drew = False
@@ -36,6 +37,7 @@ class CommonDraws:
         if device.type == "cuda":
             index = torch.cuda.current_device() if device.index is None else device.index
             self._generators.append(torch.cuda.default_generators[index])
+        self._place = place
         self._stage = 0
         self._pass = 0
         self._outside: list[torch.Tensor] = []
@@ -67,7 +69,7 @@ class CommonDraws:
         if self.are_made and self.base is not None:
             self._look()
             self._outside = self._states()
-            self._seed(f"{self.base}/{self._pass}/{self._stage}")
+            self._seed(f"{self.base}/{self._pass}/{self._stage}/{self._place}")
 
     def end_blocks(self) -> None:
         """Go on with the numbers that all stages have."""

@@ -50,6 +50,7 @@ class PipelineParallel:
         schedule: One of :data:`~advisor.methods.pipeline.schedule_rules.SCHEDULES`.
         bounds: The first block of every stage, then the number of blocks; default: as many in each.
         device: Where the stages compute.
+        place: Of this process among those that have the same stage but draw other random numbers in its blocks.
 
     Attributes:
         bounds: The first block of every stage, then the number of blocks.
@@ -70,6 +71,7 @@ class PipelineParallel:
         schedule: str,
         bounds: Sequence[int] | None = None,
         device: torch.device | None = None,
+        place: str = "",
     ) -> None:
         device = device or torch.device("cpu")
         size = dist.get_world_size(group)
@@ -85,7 +87,7 @@ class PipelineParallel:
         self._device = device
         self._names = PlainNames(model, blocks)
         self._agree(model)
-        self._draws = CommonDraws(device)
+        self._draws = CommonDraws(device, place)
         passage = Passage(self._draws)
         numbers = [n for stage in self.own for n in range(self.bounds[stage], self.bounds[stage + 1])]
         self._own_blocks = {number: blocks[number] for number in numbers}

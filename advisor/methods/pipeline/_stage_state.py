@@ -121,6 +121,8 @@ class StageState:
             state: The state of this rank's optimizer.
             optimizer: This rank's optimizer.
         """
+        if not state:  # another process along another axis has it
+            return {}
         own = self._named(state, optimizer)
         entries = {own[index]: value for index, value in state["state"].items() if own[index]}
         found = self._gathered(self._names.parameters, entries)

@@ -44,7 +44,13 @@ class StagedTraining(Cut):
         super().__init__(world)
         assert world.device_group is not None, "there are several processes along the axis"
         self._pipeline = PipelineParallel(
-            training.model, blocks, world.device_group, schedule=schedule, bounds=bounds, device=training.device
+            training.model,
+            blocks,
+            world.device_group,
+            schedule=schedule,
+            bounds=bounds,
+            device=training.device,
+            place="/".join(str(cut.world.rank) for cut in training.cuts if cut.draws_own),
         )
         # Weak, because a cycle would keep the model's memory until the next garbage collection.
         self._training = weakref.ref(training)

@@ -133,7 +133,9 @@ class Pipeline(Method):
             bounds=bounds,
             settle=functools.partial(_settle, training.settled, self.name),
         )
-        training.cuts.append(cut)
+        for other in training.cuts:
+            other.let_go(training.model)
+        training.cuts.insert(0, cut)  # What a stage has of the whole model is what the others divide.
         training.run_passes = cut.run_passes
         training.after_step.append(cut.after_step)
         # Too few are left to be found by their number.

@@ -51,7 +51,7 @@ class SlicedState:
         if not isinstance(value, torch.Tensor):
             return value
         part = self._slices.get(name)
-        if part is None or value.dim() <= part.dim:
+        if part is None or value.dim() <= part.dim or not value.numel():  # emptied, where it is not needed
             return value.detach().cpu()
         own = value.detach().to(self._device(value)).contiguous()
         parts = [torch.empty_like(own) for _ in range(self._ranks.size)]
@@ -61,7 +61,7 @@ class SlicedState:
     def part(self, name: str, value: Any) -> Any:
         """This rank's part of it."""
         part = self._slices.get(name)
-        if part is None or not isinstance(value, torch.Tensor) or value.dim() <= part.dim:
+        if part is None or not isinstance(value, torch.Tensor) or value.dim() <= part.dim or not value.numel():
             return value
         return part.of(value, self._ranks.rank)
 

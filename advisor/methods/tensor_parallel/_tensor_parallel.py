@@ -74,7 +74,8 @@ class TensorParallel(Cut, Unsaved):
         device = device or torch.device("cpu")
         agree(model, written_plan(derivation), world.device_group, device)
         self._model = model
-        self._first_block = blocks[0]
+        self._first_block: nn.Module | None = blocks[0]
+        self.draws_own = sequence
         self._compared = False
         self._complete = False
         self._draws = OwnDraws(self.ranks.rank, device)
@@ -108,6 +109,13 @@ class TensorParallel(Cut, Unsaved):
             for name, _ in model.named_parameters()
             if name.replace("_checkpoint_wrapped_module.", "") in self.slices
         ]
+
+    def let_go(self, model: nn.Module) -> None:
+        """Forget the blocks that are in other stages."""
+        there = set(model.modules())
+        self._partial = {place: None for place in self._partial if place[0] in there}
+        self._sliced = [place for place in self._sliced if place[0] in there]
+        self._first_block = self._first_block if self._first_block in there else None
 
     def copies(self, parameter: nn.Parameter) -> int:
         """One of a slice, as many as there are ranks of anything else."""
@@ -182,12 +190,16 @@ class TensorParallel(Cut, Unsaved):
             if read is not None and detect_fake_mode((read[0],)) is None:
                 require_same_values(read[0], self.ranks.group)
 
+        block = self._first_block
+        if block is None:  # What it is given is computed elsewhere.
+            yield
+            return
         # The outermost wrapper: where a sequence is split, it is given all tokens.
         outermost = next(
             module
             for parent in self._model.modules()
             for module in parent.children()
-            if any(one is self._first_block for one in module.modules()) and _only_wraps(module, self._first_block)
+            if any(one is block for one in module.modules()) and _only_wraps(module, block)
         )
         hook = outermost.register_forward_pre_hook(compare, with_kwargs=True)
         try:

@@ -38,7 +38,12 @@ class Cut:
 
     Args:
         world: The processes along the axis.
+
+    Attributes:
+        draws_own: Whether each of its processes draws random numbers of its own in all blocks.
     """
+
+    draws_own = False
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -49,6 +54,9 @@ class Cut:
 
     def complete_gradients(self) -> None:
         """Make the gradients those of the whole model; called once the passes of a step have ended, perhaps twice."""
+
+    def let_go(self, model: torch.nn.Module) -> None:
+        """Forget the modules that are no longer in the model, because another cut has left them to other processes."""
 
     def evaluation(self, function: Callable[[torch.nn.Module], _T]) -> Callable[[torch.nn.Module], _T]:
         """The function that evaluates the whole model, from one that evaluates a plain model."""
