@@ -22,10 +22,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Activati
 
 from advisor.errors import MethodRefusedError
 from advisor.training.block_call import NO_CHAIN, BlockCall, remembered
-from advisor.training.graph import graph_nodes
 from advisor.training.other_uses import OtherUses
 from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
+from advisor.training.saved.graph import graph_nodes
 from advisor.training.structure import unwrapped
 
 if TYPE_CHECKING:

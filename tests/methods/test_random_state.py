@@ -75,7 +75,7 @@ class TestFusedDropout:
     def keep_it(self, runs: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
         runs.clear()
         operators = frozenset({torch.ops.aten.addmm.default, torch.ops.momadvise_tests.attention.default})
-        monkeypatch.setattr(selective_checkpoint, "_expensive_operators", lambda: operators)
+        monkeypatch.setattr(selective_checkpoint, "_EXPENSIVE", operators)
 
     class Block(nn.Module):
         def __init__(self, dropout: dict[str, float]) -> None:

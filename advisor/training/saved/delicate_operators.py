@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from advisor.training.graph import graph_nodes
+from advisor.training.saved.graph import graph_nodes
 from advisor.training.saved.packed_tensors import DelayedTensor
 from advisor.training.saved.uncompiled import uncompiled
 

@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from advisor.text.units import format_bytes
-from advisor.training.graph import graph_nodes
 from advisor.training.saved.delicate_operators import DelicateOperatorWatch, saved_by_known_function
+from advisor.training.saved.graph import graph_nodes
 from advisor.training.saved.packed_tensors import DelayedTensor, KeptRange, PassedTensor, SavedTensor, storage_range
 from advisor.training.saved.uncompiled import uncompiled
 
