@@ -1,4 +1,4 @@
-"""What methods do alike when they are applied: refuse, load a library, say that they changed nothing."""
+"""What methods do alike: judge, refuse, load a library, say that they changed nothing."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from advisor.methods.base import Verdict
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["load", "note_if_idle", "require"]
+__all__ = ["judged", "load", "note_if_idle", "require"]
+
+
+def judged(holds: object, otherwise: str) -> Verdict:
+    """Acceptance if a condition holds, else a refusal for the reason ``otherwise``."""
+    return Verdict.yes() if holds else Verdict.no(otherwise)
 
 
 def require(verdict: Verdict) -> None:
-    """Raise a refusal.
-
-    Raises:
-        MethodRefusedError: The verdict is one.
-    """
+    """Raise :class:`MethodRefusedError` for a verdict that refuses."""
     if not verdict.applicable:
         raise MethodRefusedError(verdict.reason)
 
 
 def load(name: str) -> Any:
-    """An optional library, or something in it, by its dotted name.
+    """An optional library (``"peft"``), or something in a module of one (``"torchao.optim:AdamW8bit"``).
 
     Raises:
         MethodRefusedError: It cannot be imported.
@@ -34,7 +35,7 @@ def load(name: str) -> Any:
     try:
         return pkgutil.resolve_name(name)
     except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
-        raise MethodRefusedError(f"{name} cannot be imported: {error}") from error
+        raise MethodRefusedError(f"{name.replace(':', '.')} cannot be imported: {error}") from error
 
 
 def note_if_idle(training: Training, worked: Callable[[], object], note: str) -> None:

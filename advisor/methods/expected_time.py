@@ -23,14 +23,8 @@ def expected_time_ratio(method: Method, setting: MethodUse, hardware: Hardware, 
     """Expected step time with a setting relative to that without it, at the same batch.
 
     Recomputation costs the same on any device. Gains come from a GPU's tensor cores, launches and caches: on a CPU none
-    is expected unless the method declares it. The effect of a number format follows from its rate, if that was
-    measured.
-
-    Args:
-        method: The method.
-        setting: One setting of it.
-        hardware: The device.
-        facts: What the probe measured, if it ran.
+    is expected unless the method declares it. The effect of a number format follows from its rate, if the probe
+    measured it.
     """
     measured = None if facts is None else method.measured_time_ratio(setting.parameters, facts)
     if measured is not None:

@@ -17,14 +17,12 @@ def needed_by(methods: Iterable[Method]) -> tuple[str, ...]:
 
 
 def judge_libraries(method: Method, facts: Facts | None) -> Verdict:
-    """Refuse a method whose optional library is missing or broken.
-
-    Args:
-        method: The method.
-        facts: What the worker could import; without them, only whether the library can be found here.
-    """
+    """Refuse a method whose optional library the worker could not import, or, without facts, that is not found here."""
     for library in method.requires:
-        state = _found_here(library) if facts is None else facts.libraries.get(library)
+        if facts is None:
+            state = "found" if importlib.util.find_spec(library) else None
+        else:
+            state = facts.libraries.get(library)
         if state is None:
             fix = f"pip install 'momadvise[{method.extra}]'" if method.extra else f"pip install {library}"
             return Verdict.no(f"{library} is not installed; {fix}")
@@ -32,7 +30,3 @@ def judge_libraries(method: Method, facts: Facts | None) -> Verdict:
             first_line = state.removeprefix("error: ").strip().splitlines()[0]
             return Verdict.no(f"{library} is installed but cannot be imported: {first_line}")
     return Verdict.yes()
-
-
-def _found_here(library: str) -> str | None:
-    return "found" if importlib.util.find_spec(library) else None

@@ -17,26 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["FLOAT_FORMAT", "format_of", "judge_format", "refuse_device", "relative_rate", "why_slower"]
 
 FLOAT_FORMAT = "the float format of parameters and activations"
-"""What methods decide that bring all of a training into another format."""
+"""Decided by methods that bring all of a training into another format."""
 
 _LEAST_CAPABILITY = {"bf16": ((8, 0), "Ampere"), "tf32": ((8, 0), "Ampere"), "float8": ((8, 9), "Ada, Hopper")}
 _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
 _EMULATED_BELOW = 0.25
-"""Share of the float32 rate below which a format is taken as emulated: its shorter numbers cannot make up for it."""
+"""Share of the float32 rate below which a format counts as emulated: shorter numbers cannot make up for it."""
 
 _SLOWER_BELOW = 0.85
-"""Share of the float32 rate below which nobody chooses a format for its speed: where three quarters of a step are
-matrix products and all else moves half the bytes in half the time, 6/7 of the rate is where nothing is gained."""
+"""Share of the float32 rate below which nobody chooses a format for its speed: if matrix products are three quarters of
+a step and all else takes half the time, nothing is gained at 6/7."""
 
 
 def judge_format(name: str, facts: Facts | None, hardware: Hardware) -> Verdict:
-    """Whether the device has arithmetic in a format.
-
-    Args:
-        name: ``"bf16"``, ``"fp16"``, ``"tf32"`` or ``"float8"``.
-        facts: What the probe measured, or ``None``.
-        hardware: The device.
-    """
+    """Whether the device has arithmetic in ``"bf16"``, ``"fp16"``, ``"tf32"`` or ``"float8"``."""
     if hardware.kind is DeviceKind.CPU and name not in _TORCH_NAMES:
         return Verdict.no(f"{name} is a format of NVIDIA GPUs, but the device is a CPU")
     emulated = None if facts is None else _emulated(_TORCH_NAMES.get(name, name), facts.matmul_flops_per_second)
@@ -77,12 +71,10 @@ def why_slower(name: str, facts: Facts) -> str:
 
 
 def refuse_device(name: str, device: torch.device) -> None:
-    """What :func:`judge_format` refuses for a GPU, for a policy applied where nobody asked it.
-
-    On a CPU every format is computed, if only emulated.
+    """Refuse a GPU without arithmetic in a format, where nobody asked :func:`judge_format`; a CPU emulates them all.
 
     Raises:
-        MethodRefusedError: The GPU has no arithmetic in the format.
+        MethodRefusedError: The GPU has no such arithmetic.
     """
     if device.type == "cuda":
         import torch

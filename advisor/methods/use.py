@@ -15,12 +15,7 @@ Parameters = Mapping[str, ParameterValue]
 
 
 class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """One method with the values of its parameters.
-
-    Attributes:
-        name: The method's name in the catalogue.
-        parameters: Parameter name -> value; every declared parameter is present.
-    """
+    """One method of the catalogue, with a value for every parameter that it declares."""
 
     name: str
     parameters: dict[str, ParameterValue] = {}

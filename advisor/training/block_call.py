@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,34 +22,29 @@ NO_CHAIN = "blocks must take one tensor and return one, each called on what the 
 _PLAIN = (bool, int, float, str, torch.device)
 
 
+@dataclass(eq=False)
 class BlockCall:
     """One call of a block, without its hidden state, which is not kept alive.
 
-    Args:
+    Attributes:
         place: Where the hidden state belongs: ``None`` for the first positional argument, else its keyword.
         args: The other positional arguments.
         kwargs: The other keyword arguments.
-
-    Attributes:
         in_tuple: Whether blocks return their hidden state as a tuple of one; known once :meth:`run` ran one.
     """
 
-    def __init__(self, place: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.place = place
-        self.args = args
-        self.kwargs = dict(kwargs)
-        self.in_tuple = False
+    place: str | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    in_tuple: bool = False
 
     @classmethod
     def read(
         cls, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[torch.Tensor, BlockCall] | None:
-        """The hidden state of a call and the rest of the call; ``None`` if there is no such tensor.
-
-        The hidden state is the first argument, given by position or by keyword.
-        """
+        """The hidden state (the first argument, by position or keyword) and the rest; ``None`` if it is no tensor."""
         if args:
-            return (args[0], cls(None, args[1:], kwargs)) if isinstance(args[0], torch.Tensor) else None
+            return (args[0], cls(None, args[1:], dict(kwargs))) if isinstance(args[0], torch.Tensor) else None
         place = _first_parameter(block)
         if place is None or not isinstance(kwargs.get(place), torch.Tensor):
             return None
@@ -88,9 +84,9 @@ def returned(output: Any) -> torch.Tensor | None:
 
 
 def remembered(value: Any) -> Callable[[Any], bool]:
-    """Whether a later value is the same: identical objects, or equal plain values, also inside containers.
+    """Tells whether a later value is the same: identical objects, or equal plain values, also inside containers.
 
-    A tensor that was written to since counts as different. Keeps no tensor alive.
+    A tensor that was written to since is not the same. Keeps no tensor alive.
     """
     if isinstance(value, _PLAIN) or value is None:
         return lambda other: type(other) is type(value) and bool(other == value)
@@ -122,13 +118,9 @@ def _version(value: Any) -> int | None:
 
 
 def _first_parameter(block: nn.Module) -> str | None:
-    """The name of the first parameter of a block's forward method, looking through wrappers."""
-    names = [
-        name
-        for name, parameter in inspect.signature(unwrapped(block).forward).parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    return names[0] if names else None
+    parameters = inspect.signature(unwrapped(block).forward).parameters.values()
+    named = (one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    return next(named, None)
 
 
 def _described(output: Any) -> str:

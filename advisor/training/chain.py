@@ -1,12 +1,11 @@
 """Run several consecutive blocks of a model as one, although the model calls them one by one.
 
-A model calls its blocks in a loop, which leaves no place to treat several of them at once (to recompute them from one
-stored input, or to run them in another way). So every block is put into a :class:`ChainLink`: when the model calls the
-first link of a segment, the whole segment runs, and the calls of its other links pass their input through. This is only
-correct if the model passes on each output, so each such call is checked: it must come in order, on the very tensor that
-the segment returned, unmodified, with the same further arguments, and with no random number drawn in between. Nothing
-else, in the loss or outside it, may use the output of a block inside a segment, because that is the output of the whole
-segment.
+A model calls its blocks in a loop, so no place treats several of them at once (to recompute them from one input, say).
+So every block is put into a :class:`ChainLink`: when the model calls the first link of a segment, the whole segment
+runs, and the calls of its other links pass their input through. Each such call is checked: it must come in order, on
+the very tensor that the segment returned, unmodified, with the same further arguments, and with no random number drawn
+in between. Nothing else, in the loss or outside it, may use the output of a block inside a segment, because that is the
+output of the whole segment.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from advisor.training.block_call import NO_CHAIN, BlockCall, remembered
 from advisor.training.other_uses import OtherUses
 from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
+from advisor.training.saved.graph import graph_nodes
 from advisor.training.structure import unwrapped
 
 if TYPE_CHECKING:
@@ -45,14 +45,10 @@ same random numbers as the blocks, in the same order.
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive blocks to run as one.
+    """Blocks ``start`` to ``stop - 1``, which ``run`` runs as one.
 
     Attributes:
-        start: Number of the first block.
-        stop: Number of the last block, plus one.
-        run: The function that runs them.
-        always: Whether to run them so without gradients too, because ``run`` changes the outcome and not only what is
-            kept.
+        always: Whether to do so without gradients too, because ``run`` changes the outcome, not only what is kept.
     """
 
     start: int
@@ -64,11 +60,8 @@ class Segment:
 class Chain:
     """The blocks of a model, each in a :class:`ChainLink`, and the segments that they run in.
 
-    Blocks outside segments run unmodified. Under ``no_grad`` all do, unless their segment has ``always``.
-
-    Args:
-        training: The training whose model to change in place. Each forward pass must call every segment completely.
-        blocks: The blocks, as ``find_blocks`` returns them.
+    Blocks outside segments run unmodified. Under ``no_grad`` all do, unless their segment has ``always``. The model is
+    changed in place; each forward pass must call every segment completely.
 
     Attributes:
         segments: The segments, which must not overlap; may be replaced between two forward passes.
@@ -81,16 +74,12 @@ class Chain:
         self._links = [weakref.ref(link) for link in _put_into_links(training.model, blocks, self)]
         self._pending: _Pending | None = None
         self._runs = 0
-        # Graph node of the output of a block inside a segment -> the only node that may use it; in forward
-        # passes that are checked.
+        # In checked passes: graph node of a block's output inside a segment -> the only node that may use it.
         self._users: dict[Any, Any] | None = None
         self._uses = OtherUses()
         self._checked: tuple[Segment, ...] = ()
         training.forward_contexts.append(self._forward)
         training.after_forward.append(self._check_users)
-
-    def __len__(self) -> int:
-        return len(self._links)
 
     def call(self, link: ChainLink, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The output of a link that the model calls.
@@ -118,7 +107,6 @@ class Chain:
         return (hidden,) if in_tuple else hidden
 
     def _run(self, segment: Segment, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
-        """Run a segment in place of its first block."""
         self._require_all_called()
         self._runs += 1
         before = drawn_so_far(hidden.device)
@@ -165,17 +153,9 @@ class Chain:
         users, self._users = self._users, None
         if not users:
             return
-        visited: set[Any] = set()
-        open_nodes: list[Any] = [loss.grad_fn]
-        while open_nodes:
-            node = open_nodes.pop()
-            if node is None or node in visited:
-                continue
-            visited.add(node)
-            for following, _ in node.next_functions:
-                if users.get(following, node) is not node:
-                    raise self._refused(_USED_ELSEWHERE)
-                open_nodes.append(following)
+        for node in graph_nodes([loss]):
+            if any(users.get(following, node) is not node for following, _ in node.next_functions):
+                raise self._refused(_USED_ELSEWHERE)
         self._checked = self.segments
 
     def _require_all_called(self) -> None:
@@ -188,7 +168,6 @@ class Chain:
 
     @contextlib.contextmanager
     def _forward(self) -> Generator[None, None, None]:
-        """Context for every forward pass: clears what a failed pass left."""
         self._pending = None
         checking = self._checked is not self.segments
         self._users = {} if checking else None
@@ -208,13 +187,7 @@ class Chain:
 
 
 class ChainLink(ActivationWrapper):
-    """Takes a block's place in the model, with the names and attributes of the block.
-
-    Args:
-        block: The block, or its outermost wrapper.
-        chain: The chain that handles the call.
-        number: Number of the block in the chain.
-    """
+    """Takes the place of a block, or of its outermost wrapper, with its names and attributes, and calls the chain."""
 
     def __init__(self, block: nn.Module, chain: Chain, number: int) -> None:
         super().__init__(block)  # type: ignore[no-untyped-call]
@@ -224,26 +197,20 @@ class ChainLink(ActivationWrapper):
 
     @property
     def block(self) -> nn.Module:
-        """The module to call for the block alone."""
+        """The block, or its outermost wrapper."""
         block = self._checkpoint_wrapped_module
         assert isinstance(block, nn.Module)
         return block
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Let the chain handle the call."""
+        """Call the chain."""
         return self._chain.call(self, args, kwargs)
 
 
 class _Pending:
     """What the calls of a segment's other blocks must look like after it ran. Keeps no tensor alive.
 
-    Attributes:
-        next: Number of the block that must be called next.
-        stop: Number of the last block, plus one.
-        is_output: Whether a tensor is the last output.
-        is_rest: Whether the further arguments are those of the first call.
-        in_tuple: Whether the blocks return their hidden state in a tuple.
-        drawn: State of the random numbers after the segment; ``None`` if it drew none.
+    ``drawn`` is the random state after the segment; ``None`` if it drew no numbers.
     """
 
     def __init__(self, segment: Segment, output: torch.Tensor, call: BlockCall, drawn: bytes | None) -> None:
@@ -256,7 +223,6 @@ class _Pending:
 
 
 def _put_into_links(model: nn.Module, blocks: Sequence[nn.Module], chain: Chain) -> list[ChainLink]:
-    """Put every block, with its wrappers, into a link wherever the model holds it."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
     links: dict[int, ChainLink] = {}
     for parent in list(model.modules()):

@@ -24,7 +24,7 @@ _listeners: list[Callable[[bool], None]] = []
 
 
 def chunks(tensor: torch.Tensor, length: int, values_each: int = 1) -> Iterator[slice]:
-    """Yield the chunks of a tensor as slices.
+    """Yield the chunks of a tensor as slices of ``range(length)``.
 
     The caller should free its temporaries before asking for the next chunk: process each in a function of its own.
 
@@ -32,9 +32,6 @@ def chunks(tensor: torch.Tensor, length: int, values_each: int = 1) -> Iterator[
         tensor: The tensor, for its device. A fake tensor yields only the first chunk: the others reuse its memory.
         length: Number of values, or of groups of values, to split.
         values_each: Values per group.
-
-    Yields:
-        One slice of ``range(length)`` after the other.
     """
     at_once = max(1, (_ON_CPU if tensor.device.type == "cpu" else _ELSEWHERE) // values_each)
     with _told():

@@ -16,15 +16,12 @@ def why_not_compiled(device: torch.device) -> str:
 
     Kernels for a CPU are C++, those for a GPU are Triton's, whose launcher is C.
     """
-    if device.type == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return "torch.compile needs triton for a GPU, and it is not installed; pip install triton"
-        candidates = (os.environ.get("CC"), "cc", "gcc", "clang")
-    else:
-        candidates = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    if any(name and shutil.which(name.split()[0]) for name in candidates):
+    on_gpu = device.type == "cuda"
+    if on_gpu and importlib.util.find_spec("triton") is None:
+        return "torch.compile needs triton for a GPU, and it is not installed; pip install triton"
+    language, variable, known = ("C", "CC", "cc gcc clang") if on_gpu else ("C++", "CXX", "c++ g++ clang++")
+    if any(name and shutil.which(name.split()[0]) for name in (os.environ.get(variable), *known.split())):
         return ""
-    language, variable = ("C", "CC") if device.type == "cuda" else ("C++", "CXX")
     return (
         f"torch.compile needs a {language} compiler, and none was found; install gcc, or name one in the environment "
         f"variable {variable}"

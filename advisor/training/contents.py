@@ -6,6 +6,7 @@ None of it is in a module's state dictionary, and a forward pass may change all 
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import sys
 import types
@@ -60,15 +61,21 @@ def kept_in(owner: Any) -> list[tuple[str, Any]]:
 
 def _cells(function: Any) -> Iterator[tuple[str, Any]]:
     """The closure of a user's function: collections themselves, numbers by their cell."""
-    if not isinstance(function, types.FunctionType) or not is_users(function.__code__.co_filename):
-        return
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # it is empty still
-            continue
-        counts = isinstance(value, int | float) and not isinstance(value, bool)
-        yield f"{function.__name__}.{name}", cell if counts else value
+    for name, cell, value in _enclosed(function):
+        yield f"{function.__name__}.{name}", cell if _is_number(value) else value
+
+
+def _enclosed(function: Any) -> Iterator[tuple[str, types.CellType, Any]]:
+    """The closure variables of a user's function, with their cells and values; empty cells are left out."""
+    if isinstance(function, types.FunctionType) and is_users(function.__code__.co_filename):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):
+                found = name, cell, cell.cell_contents
+                yield found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_container(value: Any) -> bool:
@@ -105,12 +112,7 @@ def children_of(container: Any) -> Iterator[tuple[str, Any]]:
 
 def enclosed(value: Any) -> Iterator[Any]:
     """The closure variables of a user's function."""
-    if isinstance(value, types.FunctionType) and is_users(value.__code__.co_filename):
-        for cell in value.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # it is empty still
-                continue
+    return (held for _, _, held in _enclosed(value))
 
 
 def numbers_in(owner: Any) -> Iterator[tuple[str, Any]]:
@@ -123,7 +125,7 @@ def numbers_in(owner: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(value, torch.Tensor):
                 counts = not value.requires_grad and value.layout == torch.strided
             else:
-                counts = isinstance(value, int | float) and not isinstance(value, bool)
+                counts = _is_number(value)
             if counts:
                 yield f"{name}.{key}", value
 

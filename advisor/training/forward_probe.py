@@ -20,11 +20,7 @@ __all__ = ["ChainProbe", "FunctionCounts"]
 
 
 class FunctionCounts(TorchFunctionMode):
-    """While entered, counts calls of torch functions by name.
-
-    Attributes:
-        counts: Name -> calls.
-    """
+    """While entered, counts calls of torch functions by name, in ``counts``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,15 +32,11 @@ class FunctionCounts(TorchFunctionMode):
 
 
 class ChainProbe:
-    """Checks whether blocks run in sequence, each only on the output of the one before.
+    """Checks whether blocks run in sequence, each only on the output of the one before; by default in one stage.
 
-    Only then can several blocks run as one: the second must be called with the very tensor that the first returned, and
-    with the same further arguments; if the blocks draw random numbers, none may be drawn in between; and nothing else
-    may use a block's output, except that of the last in its stage.
-
-    Args:
-        blocks: The blocks in the order of the model's modules.
-        stages: The block numbers of each stage of the model; default: one stage.
+    Only then can several blocks run as one: the second must be called on the very tensor that the first returned, with
+    the same further arguments; if blocks draw random numbers, none may be drawn in between; and nothing else may use a
+    block's output, unless it is the last in its stage.
 
     Attributes:
         broken: How the blocks are no chain; empty if nothing was seen, or the forward pass ended early.
@@ -69,18 +61,17 @@ class ChainProbe:
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:
         """Context for one forward pass."""
-        handles = []
-        for number, block in enumerate(self._blocks):
-            before = functools.partial(self._before, number)
-            handles.append(block.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(block.register_forward_hook(functools.partial(self._after, number)))
-        try:
-            with self._uses:
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            self._is_returned = self._is_rest = None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._forget)
+            for number, block in enumerate(self._blocks):
+                before, after = functools.partial(self._before, number), functools.partial(self._after, number)
+                stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(block.register_forward_hook(after).remove)
+            stack.enter_context(self._uses)
+            yield
+
+    def _forget(self) -> None:
+        self._is_returned = self._is_rest = None
 
     @property
     def reason(self) -> str:
@@ -100,7 +91,7 @@ class ChainProbe:
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
-        self._uses.look_away()
+        self._uses.ignoring += 1
         name = f"block {number} ({type(block).__name__})"
         call = BlockCall.read(block, args, kwargs)
         if call is None:
@@ -121,7 +112,7 @@ class ChainProbe:
     def _after(self, number: int, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        self._uses.look_again()
+        self._uses.ignoring -= 1
         hidden = returned(output)
         if hidden is None:
             self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"

@@ -14,7 +14,6 @@ from advisor.errors import WorkloadError
 
 __all__ = ["check_loss", "default_loss", "is_causal_loss", "require_trainable"]
 
-
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _PASSED = "**{{name: value for name, value in batch.items() if name != {}}}"
 
@@ -47,7 +46,6 @@ def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 def _call_of(batch: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """How the model is called with a batch: in words, and the arguments."""
     if isinstance(batch, Mapping):
         return "model(**batch)", (), dict(batch)
     if isinstance(batch, tuple | list):
@@ -58,11 +56,7 @@ def _call_of(batch: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
 def _check_signature(
     model: torch.nn.Module, call: str, arguments: tuple[Any, ...], keywords: dict[str, Any], batch: Any
 ) -> None:
-    """Check that the model accepts the batch; a model with other arguments needs ``compute_loss``.
-
-    Raises:
-        WorkloadError: Its forward method does not accept the batch.
-    """
+    """Check that the model accepts the batch; a model with other arguments needs ``compute_loss``."""
     try:
         inspect.signature(model.forward).bind(*arguments, **keywords)
     except TypeError as error:
@@ -94,19 +88,17 @@ def _target_of(batch: Mapping[Any, Any]) -> str:
 
 
 def _lines(batch: Any, call: str, output: Any) -> str:
-    """Source of a compute_loss that fits the batch and the model's output."""
     place = _place_of_loss(output)
     if place is not None:
         return f"    def compute_loss(model, batch):\n        return {call}[{json.dumps(place)}]"
-    parts = len(batch) if isinstance(batch, Mapping | tuple | list) else 1
     made, targets, first = call, "targets", ""
     if isinstance(batch, Mapping):
         target = _target_of(batch)
         others = [str(name) for name in batch if str(name) != target]
         passed = f"batch[{json.dumps(others[0])}]" if len(others) == 1 else _PASSED.format(json.dumps(target))
         made, targets = f"model({passed})", f"batch[{json.dumps(target)}]"
-    elif parts > 1:
-        inputs = "inputs" if parts == 2 else "*inputs"
+    elif isinstance(batch, tuple | list) and len(batch) > 1:
+        inputs = "inputs" if len(batch) == 2 else "*inputs"
         made, targets, first = f"model({inputs})", "targets", f"        {inputs}, targets = batch\n"
     if isinstance(output, tuple | list):
         made += "[0]"
@@ -118,15 +110,11 @@ def _lines(batch: Any, call: str, output: Any) -> str:
 
 def _place_of_loss(output: Any) -> Any:
     """Where the loss seems to be in an output: its only scalar with a gradient; ``None`` if ambiguous."""
-    parts: Mapping[Any, Any] = {}
-    if isinstance(output, Mapping):
-        parts = output
-    elif isinstance(output, tuple | list):
-        parts = dict(enumerate(output))
+    parts = (
+        output if isinstance(output, Mapping) else dict(enumerate(output if isinstance(output, tuple | list) else ()))
+    )
     found = [
-        key
-        for key, part in parts.items()
-        if isinstance(part, torch.Tensor) and part.numel() == 1 and part.dim() == 0 and part.requires_grad
+        key for key, part in parts.items() if isinstance(part, torch.Tensor) and part.dim() == 0 and part.requires_grad
     ]
     return found[0] if len(found) == 1 else None
 

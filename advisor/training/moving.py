@@ -27,12 +27,9 @@ def on_device(model: nn.Module, device: torch.device) -> nn.Module:
         WorkloadError: Some parameters are made when the model is first called.
     """
     require_built(model)
-
-    def elsewhere(tensor: torch.Tensor) -> bool:
-        return tensor.device.type != device.type or device.index not in (None, tensor.device.index)
-
     tensors = (*model.parameters(), *model.buffers())
-    if any(elsewhere(tensor) for tensor in tensors):
+    devices = {tensor.device for tensor in tensors}
+    if any(one.type != device.type or device.index not in (None, one.index) for one in devices):
         if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             replace_tensors(model, lambda tensor: tensor.detach().to(device))
         else:
@@ -58,12 +55,7 @@ def moved_tensors(model: nn.Module) -> list[torch.Tensor]:
 
 
 def replace_tensors(model: nn.Module, changed: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Replace a model's parameters and buffers, in that order; shared tensors stay shared.
-
-    Args:
-        model: The model.
-        changed: Returns the new tensor; a parameter is replaced by a parameter.
-    """
+    """Replace a model's parameters and buffers, in that order, by what ``changed`` returns; shared ones stay shared."""
     known: dict[int, torch.Tensor] = {}
 
     def new(tensor: torch.Tensor) -> torch.Tensor:

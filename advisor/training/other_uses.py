@@ -25,17 +25,18 @@ _ABOUT = frozenset(_ABOUT_NAMES.split())
 class OtherUses(TorchFunctionMode):
     """While entered, looks for torch functions that are called with a watched tensor.
 
-    Code that reads such a tensor (to log it, or to decide when to stop) may do so under ``no_grad`` or on a detached
-    copy, so the graph of the loss does not show it.
+    Code may read such a tensor (to log it, or to decide when to stop) under ``no_grad`` or on a detached copy, where
+    the graph of the loss does not show it.
 
     Attributes:
         found: Name of the first such function; empty if there was none.
+        ignoring: How many contexts are open in which uses are ignored.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.found = ""
-        self._depth = 0
+        self.ignoring = 0
         # Weak, because a watched tensor may be the largest there is.
         self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
 
@@ -43,28 +44,19 @@ class OtherUses(TorchFunctionMode):
         """Watch a tensor from now on."""
         self._watched[id(tensor)] = weakref.ref(tensor)
 
-    def look_away(self) -> None:
-        """Ignore uses until :meth:`look_again`; may be nested."""
-        self._depth += 1
-
-    def look_again(self) -> None:
-        """The end of :meth:`look_away`."""
-        self._depth -= 1
-
     @contextlib.contextmanager
     def looking_away(self) -> Generator[None, None, None]:
         """Context in which uses are ignored."""
-        self.look_away()
+        self.ignoring += 1
         try:
             yield
         finally:
-            self.look_again()
+            self.ignoring -= 1
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Check the arguments, except while torch.compile traces."""
         out = func(*args, **(kwargs or {}))
-        if not (torch.compiler.is_compiling() or self._depth or self.found):
+        if not (torch.compiler.is_compiling() or self.ignoring or self.found):
             name = getattr(func, "__name__", str(func))
             for each in _tensors((args, kwargs or {})):
                 reference = self._watched.get(id(each))
@@ -81,8 +73,6 @@ def _is_use(name: str, tensor: torch.Tensor, out: Any) -> bool:
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, tuple | list):
-        for member in value:
+    elif isinstance(value, tuple | list | dict):
+        for member in value.values() if isinstance(value, dict) else value:
             yield from _tensors(member)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

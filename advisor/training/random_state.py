@@ -1,18 +1,20 @@
 """Recompute with the random numbers of the forward pass, however a module gets its inputs.
 
-torch's checkpointing keeps the random state of the CUDA devices of *positional* tensor arguments only. Most blocks of
-transformers call their attention by keyword (``self_attn(hidden_states=...)``): recomputed, it would draw other
-dropout masks, and the gradients would be wrong without any sign of it.
+torch's checkpointing keeps the random state only of the CUDA devices of *positional* tensor arguments. Most blocks of
+transformers call their attention by keyword (``self_attn(hidden_states=...)``): recomputed, it would draw other dropout
+masks, and the gradients would be silently wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 import types
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -22,15 +24,18 @@ from advisor.training.contents import children_of, enclosed, kept_in
 
 __all__ = [
     "DRAWN_BETWEEN",
+    "Context",
     "ContextPair",
     "RandomSource",
+    "Repeated",
     "default_generators",
     "drawn_so_far",
     "further_generators",
     "replaying",
 ]
 
-ContextPair = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
+Context = contextlib.AbstractContextManager[Any]
+ContextPair = tuple[Context, Context]
 """Contexts around the forward pass of a region and around its recomputation."""
 
 
@@ -64,23 +69,22 @@ def drawn_so_far(device: torch.device) -> bytes:
 def further_generators(model: torch.nn.Module) -> list[RandomSource]:
     """The generators that a model may draw from, besides the CPU's default one.
 
-    These are the default generators of its CUDA devices, generators (of torch, numpy or Python) that its modules keep,
-    also in collections, helper objects and closures, and the global ones of numpy and Python if the file of one of its
+    These are the default generators of its CUDA devices; generators of torch, numpy or Python that its modules keep,
+    also in collections, helper objects and closures; and the global ones of numpy and Python if the file of one of its
     classes uses these libraries.
     """
     indices = {parameter.device.index for parameter in model.parameters() if parameter.device.type == "cuda"}
-    found: list[RandomSource] = [torch.cuda.default_generators[index] for index in sorted(indices)]
     kept: dict[int, RandomSource] = {}
     for module in model.modules():
-        held = [value for _, container in kept_in(module) for _, value in children_of(container)]
-        values = [*vars(module).values(), *held]
+        values = list(vars(module).values())
+        values += [value for _, container in kept_in(module) for _, value in children_of(container)]
         values += [one for value in values for one in enclosed(value)]
         for value in values:
             for one in value if isinstance(value, list | tuple) else (value,):
-                source = _source_of(one)
-                if source is not None:
+                if (source := _source_of(one)) is not None:
                     kept[id(one)] = source
-    return [*found, *kept.values(), *_common_generators(model)]
+    devices = [torch.cuda.default_generators[index] for index in sorted(indices)]
+    return [*devices, *kept.values(), *_common_generators(model)]
 
 
 def default_generators(model: torch.nn.Module) -> list[RandomSource]:
@@ -88,12 +92,10 @@ def default_generators(model: torch.nn.Module) -> list[RandomSource]:
     return [torch.default_generator, *further_generators(model)]
 
 
+@dataclass(eq=False)
 class _Source:
-    """A generator of another library."""
-
-    def __init__(self, get_state: Callable[[], Any], set_state: Callable[[Any], Any]) -> None:
-        self.get_state = get_state
-        self.set_state = set_state
+    get_state: Callable[[], Any]
+    set_state: Callable[[Any], Any]
 
 
 def _source_of(value: Any) -> RandomSource | None:
@@ -137,15 +139,11 @@ def _is_of_a_library(module: str) -> bool:
 
 
 def replaying(generators: Sequence[RandomSource], inner: ContextPair) -> ContextPair:
-    """Contexts of one region in which the recomputation draws what the forward pass drew.
-
-    Args:
-        generators: Generators whose states to keep; reading or setting one does not synchronize.
-        inner: Contexts to enter inside these.
-    """
+    """Contexts around those of one region in which the recomputation draws what the forward pass drew."""
     states: list[Any] = []
     forward, recompute = inner
-    return _forward(generators, states, forward), _Recompute(generators, states, recompute)
+    again = Repeated(functools.partial(_recompute, generators, states, recompute))
+    return _forward(generators, states, forward), again
 
 
 _latest: weakref.WeakValueDictionary[torch.device, torch.Tensor] = weakref.WeakValueDictionary()
@@ -171,38 +169,35 @@ def _is_default(generator: torch.Generator) -> bool:
 
 
 @contextlib.contextmanager
-def _forward(
-    generators: Sequence[RandomSource], states: list[Any], inner: contextlib.AbstractContextManager[Any]
-) -> Generator[None, None, None]:
+def _forward(generators: Sequence[RandomSource], states: list[Any], inner: Context) -> Generator[None, None, None]:
     states[:] = [_state_of(generator) for generator in generators]
     with inner:
         yield
 
 
-class _Recompute(contextlib.AbstractContextManager[None]):
-    """Context for a recomputation. Reentrant: with ``retain_graph`` a region may be recomputed twice."""
+@contextlib.contextmanager
+def _recompute(generators: Sequence[RandomSource], states: list[Any], inner: Context) -> Generator[None, None, None]:
+    surrounding = [generator.get_state() for generator in generators]
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
+    try:
+        with inner:
+            yield
+    finally:
+        # Draws after the backward pass must not depend on what was recomputed in it.
+        for generator, state in zip(generators, surrounding, strict=True):
+            generator.set_state(state)
 
-    def __init__(
-        self,
-        generators: Sequence[RandomSource],
-        states: list[Any],
-        inner: contextlib.AbstractContextManager[Any],
-    ) -> None:
-        self._generators = generators
-        self._states = states
-        self._inner = inner
-        self._surrounding: list[Any] = []
+
+class Repeated(contextlib.AbstractContextManager[None]):
+    """A context made anew whenever it is entered: with ``retain_graph`` a region may be recomputed twice."""
+
+    def __init__(self, make: Callable[[], Context]) -> None:
+        self._make = make
 
     def __enter__(self) -> None:
-        self._surrounding = [generator.get_state() for generator in self._generators]
-        for generator, state in zip(self._generators, self._states, strict=True):
-            generator.set_state(state)
-        self._inner.__enter__()
+        self._entered = self._make()
+        self._entered.__enter__()
 
     def __exit__(self, *exception: Any) -> bool | None:
-        try:
-            return self._inner.__exit__(*exception)
-        finally:
-            # Draws after the backward pass must not depend on what was recomputed in it.
-            for generator, state in zip(self._generators, self._surrounding, strict=True):
-                generator.set_state(state)
+        return self._entered.__exit__(*exception)

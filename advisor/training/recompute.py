@@ -15,6 +15,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Generator, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import noop_context_fn
 
 from advisor.training.contents import alike, contents, copied, kept_in, refill
-from advisor.training.random_state import ContextPair, RandomSource, further_generators, replaying
+from advisor.training.random_state import Context, ContextPair, RandomSource, Repeated, further_generators, replaying
 from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.unsaved import Unsaved
 
@@ -40,11 +41,11 @@ _Slot = tuple[Any, str]
 """A module, or a container of the user's; and what of it."""
 
 
+@dataclass(eq=False)
 class _Container:
     """A user's container or object in which modules may count; saved and restored as a whole."""
 
-    def __init__(self, held: Any) -> None:
-        self.held = held
+    held: Any
 
 
 def recompute_modules(
@@ -52,12 +53,9 @@ def recompute_modules(
     modules: list[torch.nn.Module],
     inner_contexts: Callable[[], ContextPair] | None = None,
 ) -> None:
-    """Wrap modules of ``model`` in place so that the backward pass recomputes their activations.
+    """Wrap modules of ``model``, none inside another, in place so that the backward pass recomputes their activations.
 
-    Args:
-        model: The model that holds them (never itself wrapped).
-        modules: The modules to wrap; none inside another.
-        inner_contexts: Creates the contexts of one region, e.g. selective ones; default: recompute everything.
+    ``inner_contexts`` makes further contexts of one region, e.g. selective ones; default: recompute everything.
     """
     generators = further_generators(model)
     # Dropout must draw the same mask again: torch handles the CPU's generator, the contexts all others.
@@ -91,12 +89,9 @@ def region_contexts(
     generators: Sequence[RandomSource],
     inner_contexts: Callable[[], ContextPair] | None = None,
 ) -> Callable[[], ContextPair]:
-    """A ``context_fn`` for torch's checkpointing that keeps side effects from happening twice.
+    """A ``context_fn`` for torch's checkpointing that keeps side effects of some modules from happening twice.
 
-    Args:
-        modules: The modules that run in the region.
-        generators: Further generators that it may draw from, besides those that torch handles.
-        inner_contexts: Creates further contexts of one region.
+    ``generators`` are those that they may draw from, besides those that torch handles.
     """
     guard = _StateGuard(modules)
     if guard.needed or generators:
@@ -106,8 +101,6 @@ def region_contexts(
 
 
 class _Contexts(Unsaved):
-    """Create the contexts of one region."""
-
     def __init__(
         self,
         guard: _StateGuard,
@@ -119,14 +112,13 @@ class _Contexts(Unsaved):
         self._inner_contexts = inner_contexts or noop_context_fn
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Contexts:
-        """Contexts that guard the state of the copied modules."""
         return _Contexts(copy.deepcopy(self._guard, memo), self._generators, self._inner_contexts)
 
     def __call__(self) -> ContextPair:
         forward, recompute = self._inner_contexts()
         before: dict[_Slot, Any] = {}
-        guarded = self._guard.forward(before, forward), _Recompute(self._guard, before, recompute)
-        return replaying(self._generators, guarded)
+        again = Repeated(functools.partial(self._guard.recomputation, before, recompute))
+        return replaying(self._generators, (self._guard.forward(before, forward), again))
 
 
 def stop_key_value_cache(training: Training, why: str = "recomputation would extend the cache twice") -> None:
@@ -147,13 +139,12 @@ def stop_key_value_cache(training: Training, why: str = "recomputation would ext
 class _StateGuard:
     """Gives each recomputation the modules' state from before their forward pass.
 
-    Which buffers a forward pass writes to is known for running statistics (torch's kernels update them without counting
-    a version) and learned from version counters for all others. The first call with a given set of modules in training
-    mode copies all buffers (in evaluation mode many are never written); later calls copy only those that were ever
-    written to, and small ones. A first write in a later call is detected by its version, too late for that call alone.
-    Plain attributes are checked if a method of their class, or possibly a hook, assigns any; collections and the user's
-    objects in the first call. Versions do not count writes through ``.data``, so the first call also compares contents,
-    including frozen parameters of the user's own modules.
+    Which buffers a forward pass writes to is known for running statistics (torch's kernels count no version for them),
+    and learned from version counters for all others. The first call with a given set of modules in training mode copies
+    all buffers; later calls copy only small ones and those that were ever written to. A first write in a later call is
+    detected by its version, too late for that call alone. Plain attributes are checked if a method of their class, or
+    possibly a hook, assigns any; collections and the user's objects in the first call. Versions do not count writes
+    through ``.data``, so the first call also compares contents, including the user's own frozen parameters.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
@@ -173,29 +164,23 @@ class _StateGuard:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to guard."""
         return bool(self._slots or self._counting or self._containers)
 
     @contextlib.contextmanager
-    def forward(
-        self, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
-    ) -> Generator[None, None, None]:
+    def forward(self, before: dict[_Slot, Any], inner: Context) -> Generator[None, None, None]:
         """Context for one forward pass; fills ``before`` with the earlier contents of what it writes to."""
         modes = tuple(module.training for module in self._modules)
         first = modes not in self._seen
         slots = [*self._slots, *self._attributes(), *self._containers] if first else self.written
         attributes = {module: dict(vars(module)) for module in self._counting} if first else {}
-        held = []
-        for slot in slots:
-            value = _value(slot)
-            held.append((slot, value, getattr(value, "_version", 0)))
-            before[slot] = _copied(slot, value)
+        held = [(slot, value, getattr(value, "_version", 0)) for slot in slots for value in [_value(slot)]]
+        before |= {slot: _copied(slot, value) for slot, value, _ in held}
         unseen = [] if first else [slot for slot in (*self._slots, *self._attributes()) if slot not in self.written]
         known = [(slot, _value(slot), _version(slot)) for slot in unseen]
         before |= {slot: _copied(slot, value) for slot, value, _ in known if getattr(value, "nbytes", 0) <= _SMALL}
         with inner:
             yield
-        # As after a warm-up: where it is large, its contents before this call are gone, but no update is made twice.
+        # The earlier contents of large ones are gone, but from now on no update is made twice.
         self.written |= {
             slot: None
             for slot, value, version in known
@@ -214,6 +199,21 @@ class _StateGuard:
         for slot in [one for one in before if one not in self.written]:
             del before[slot]
 
+    @contextlib.contextmanager
+    def recomputation(self, before: dict[_Slot, Any], inner: Context) -> Generator[None, None, None]:
+        own = [(slot, _value(slot)) for slot in self.written]
+        for slot, value in own:
+            # A copy again: the recomputation's own update must not reach what was kept. What only a later call in the
+            # same modes wrote to was not kept; for what the output does not depend on, such as a counter, its present
+            # contents do.
+            _put(slot, _copied(slot, before.get(slot, value)))
+        try:
+            with inner:  # Non-reentrant checkpointing leaves early through an exception.
+                yield
+        finally:
+            for slot, value in own:
+                _put(slot, value)
+
     def _attributes(self) -> list[_Slot]:
         """Numbers and tensors that modules keep as plain attributes."""
         return [
@@ -222,37 +222,6 @@ class _StateGuard:
             for name, value in vars(module).items()
             if isinstance(value, int | float) or (isinstance(value, torch.Tensor) and not value.requires_grad)
         ]
-
-
-class _Recompute(contextlib.AbstractContextManager[None]):
-    """Context for a recomputation. Reentrant: with ``retain_graph`` a region may be recomputed twice."""
-
-    def __init__(
-        self, guard: _StateGuard, before: dict[_Slot, Any], inner: contextlib.AbstractContextManager[Any]
-    ) -> None:
-        self._guard = guard
-        self._before = before
-        self._inner = inner
-        self._own: list[tuple[_Slot, Any]] = []
-
-    def __enter__(self) -> None:
-        self._own = [(slot, _value(slot)) for slot in self._guard.written]
-        for slot, value in self._own:
-            # A copy again: the recomputation's own update must not reach what was kept. What a later call was first
-            # to write to in the same modes was not kept; its present contents do for what the output does not
-            # depend on, such as a counter.
-            earlier = self._before.get(slot, value)
-            _put(slot, _copied(slot, earlier))
-        self._inner.__enter__()
-
-    def __exit__(self, *exception: Any) -> bool | None:
-        try:
-            # Non-reentrant checkpointing leaves early through an exception; restore the state anyway.
-            return self._inner.__exit__(*exception)
-        finally:
-            for slot, value in self._own:
-                _put(slot, value)
-            self._own = []
 
 
 _SMALL = 2**14
@@ -295,7 +264,6 @@ def _frozen(module: torch.nn.Module) -> list[str]:
 
 
 def _copied(slot: _Slot, value: Any) -> Any:
-    """A copy of what a slot held, safe from later writes."""
     if isinstance(slot[0], _Container):
         return copied(value)
     return value.detach().clone() if isinstance(value, torch.Tensor) else value

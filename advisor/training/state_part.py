@@ -7,9 +7,9 @@ makes decisions as it goes, registers a part under its name in ``Training.state_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-__all__ = ["StatePart"]
+__all__ = ["Counted", "StatePart"]
 
 
 class StatePart:
@@ -32,3 +32,19 @@ class StatePart:
     def state_dict(self) -> dict[str, Any]:
         """Further state that is needed to resume training."""
         return {}
+
+
+class Counted(StatePart):
+    """A part whose own state is one count, under the name ``counted``."""
+
+    counted: ClassVar[str]
+    count = 0
+
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Go on counting."""
+        self.count = 0 if kept is None else int(kept[self.counted])
+        return state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count."""
+        return {self.counted: self.count}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ __all__ = [
     "matrix_shape",
     "matrix_shapes",
     "module_counts",
+    "output_layer",
     "parameter_bytes",
     "parameter_count",
     "parameter_dtypes",
@@ -37,23 +38,19 @@ __all__ = [
 
 
 def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Module]:
-    """The repeated blocks of a model, in the order of the model's modules; empty if nothing repeats.
+    """The repeated blocks of a model, in the order of its modules and without wrappers; empty if nothing repeats.
 
-    Candidates are classes with at least two instances as direct children of ``nn.ModuleList`` or ``nn.Sequential``,
-    each with at least two leaf modules, never nested in themselves, together covering half of the model's leaf
-    modules. Of these the class is taken whose number of instances is nearest, in log scale, to the square root of
-    the number of leaf modules: with that many equal segments, checkpointing a chain needs the least memory
-    (Chen et al. 2016).
-
-    Args:
-        model: The model; wrapped blocks are found inside their wrappers.
-        declared: Classes named by the workload (``BLOCKS``); if given, only these count.
+    If the workload declares classes (``BLOCKS``), only these count. Otherwise candidates are classes with at least two
+    instances as direct children of ``nn.ModuleList`` or ``nn.Sequential``, each with at least two leaf modules, never
+    nested in themselves, together covering half of the model's leaf modules. Of these the class is taken whose number
+    of instances is nearest, in log scale, to the square root of the number of leaf modules: with that many equal
+    segments, checkpointing a chain needs the least memory (Chen et al. 2016).
 
     Raises:
         WorkloadError: No module is of a declared class.
     """
     if declared:
-        blocks = _outermost(model, lambda module, _: isinstance(module, declared))
+        blocks = _outermost(model, lambda module: isinstance(module, declared))
         if not blocks:
             names = ", ".join(kind.__name__ for kind in declared)
             raise WorkloadError(f"BLOCKS must name classes of the model's modules, but no module is of {names}")
@@ -78,10 +75,6 @@ def stages_of(model: nn.Module, blocks: Sequence[nn.Module]) -> list[range]:
 
     Between stages, a model may also use the last block's output elsewhere, as the skip connections of a U-Net do;
     within one it hardly can.
-
-    Args:
-        model: The model.
-        blocks: Its blocks, in order.
     """
     numbers = {id(block): number for number, block in enumerate(blocks)}
     holders: dict[int, int] = {}
@@ -98,10 +91,17 @@ def find_attention(model: nn.Module) -> list[nn.Module]:
     """The outermost attention modules: ``nn.MultiheadAttention``, and classes with ``Attention`` in their name."""
     return _outermost(
         model,
-        lambda module, is_root: (
-            not is_root and (isinstance(module, nn.MultiheadAttention) or "Attention" in type(module).__name__)
+        lambda module: (
+            module is not model and (isinstance(module, nn.MultiheadAttention) or "Attention" in type(module).__name__)
         ),
     )
+
+
+def output_layer(model: nn.Module) -> nn.Module | None:
+    """The output layer that a transformers model names, if it does."""
+    get_output = getattr(model, "get_output_embeddings", None)
+    output: nn.Module | None = get_output() if callable(get_output) else None
+    return output
 
 
 def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -111,8 +111,7 @@ def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     another module's, convolutions in groups, and subclasses, which may compute something else or, as the projection of
     ``nn.MultiheadAttention``, are never called. transformers' ``Conv1D`` counts as a linear layer.
     """
-    get_output = getattr(model, "get_output_embeddings", None)
-    output = get_output() if callable(get_output) else None
+    output = output_layer(model)
     owners = Counter(
         id(parameter)
         for module in model.modules()
@@ -122,7 +121,9 @@ def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, module)
         for name, module in model.named_modules()
-        if _is_matrix_layer(module) and module is not output and owners[id(module.weight)] == 1
+        if (type(module) is nn.Linear or is_transposed(module) or (type(module) is nn.Conv2d and module.groups == 1))
+        and module is not output
+        and owners[id(module.weight)] == 1
     ]
 
 
@@ -189,12 +190,11 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 def has_dropout(model: nn.Module) -> bool:
     """Whether a dropout with a probability above zero exists, as a module or inside attention or a recurrent layer."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            return True
-        if isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0:
-            return True
-    return False
+    return any(
+        (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+        or (isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0)
+        for module in model.modules()
+    )
 
 
 def require_built(model: nn.Module) -> None:
@@ -213,7 +213,7 @@ def require_built(model: nn.Module) -> None:
 
 def parameter_bytes(model: nn.Module) -> int:
     """Bytes of the distinct parameters (tied weights counted once)."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return sum(parameter.nbytes for parameter in model.parameters())
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -228,20 +228,12 @@ def trainable_parameter_count(model: nn.Module) -> int:
 
 def buffer_bytes(model: nn.Module) -> int:
     """Bytes of the distinct buffers."""
-    return sum(_tensor_bytes(buffer) for buffer in model.buffers())
-
-
-def _is_matrix_layer(module: nn.Module) -> bool:
-    return type(module) is nn.Linear or is_transposed(module) or (type(module) is nn.Conv2d and module.groups == 1)
+    return sum(buffer.nbytes for buffer in model.buffers())
 
 
 def is_transposed(module: nn.Module) -> bool:
     """Whether it is transformers' ``Conv1D``, a linear layer with weight (inputs, outputs), without importing it."""
     return f"{type(module).__module__}.{type(module).__qualname__}" == "transformers.pytorch_utils.Conv1D"
-
-
-def _tensor_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -262,13 +254,11 @@ def _is_block_class(kind: type, blocks: list[nn.Module], model_leaves: int) -> b
     return not any(type(inner) is kind for block in blocks for inner in block.modules() if inner is not block)
 
 
-def _outermost(model: nn.Module, wanted: object) -> list[nn.Module]:
-    """Modules for which ``wanted(module, is_root)`` holds and that lie in no other such module."""
-    assert callable(wanted)
+def _outermost(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> list[nn.Module]:
     found: list[nn.Module] = []
     inside: set[int] = set()
     for module in model.modules():  # Parents come before their children.
-        if id(module) not in inside and wanted(module, module is model):
+        if id(module) not in inside and wanted(module):
             found.append(module)
             inside.update(id(inner) for inner in module.modules())
     return found

@@ -9,22 +9,17 @@ __all__ = ["Unsaved"]
 
 
 class Unsaved:
-    """An object of one training: copies of the model share it, and it cannot be saved.
+    """An object of one training, which cannot be saved and is shared by copies of the model.
 
     A copy of the model (an average of its weights, say) calls the same object on its own modules. Objects that hold
     modules are copied with them.
     """
 
     def __deepcopy__(self, memo: Any) -> Self:
-        """The object itself."""
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse, and name what to save instead.
-
-        Raises:
-            pickle.PicklingError: Always.
-        """
+        """Refuse, and name what to save instead."""
         raise pickle.PicklingError(
             "a model cannot be saved whole while memory methods are applied to it: save "
             'training.state_dict()["model"], which a plain model loads, or call training.close() before'

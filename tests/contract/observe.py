@@ -158,8 +158,8 @@ def _watch_steps(
     live = LiveBytes()
     plain_init = HostCopy.__init__
 
-    def init(self: HostCopy, flat: torch.Tensor, *, pinned: bool) -> None:
-        plain_init(self, flat, pinned=pinned)
+    def init(self: HostCopy, flat: torch.Tensor) -> None:
+        plain_init(self, flat)
         live.exclude(self.host)  # On a CPU the host copies would count as device memory.
 
     with monkeypatch.context() as patch:

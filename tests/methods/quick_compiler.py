@@ -16,7 +16,9 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 
 from advisor.methods.kernels import _compile as compiled
-from advisor.methods.kernels._random_operators import keep_random
+from advisor.methods.kernels._compile import KeepRandom
+
+keep_random = KeepRandom()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import importlib
 from typing import Any
 
 import pytest
@@ -102,13 +102,13 @@ def test_a_model_of_small_parameters_is_told_that_nothing_changed() -> None:
 
 
 def test_a_library_that_cannot_be_loaded_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
+    real = importlib.import_module
 
     def broken(name: str, *args: Any, **kwargs: Any) -> Any:
         if name == "bitsandbytes":
             raise OSError("libcuda.so: cannot open")
         return real(name, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", broken)
+    monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(MethodRefusedError, match=r"cannot be imported: libcuda\.so"):
         apply_uses(training_of("convnet"), [ADAM_8BIT])

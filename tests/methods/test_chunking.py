@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.methods.activations._float8_code import encode_float8
+from advisor.methods.activations._float8_code import Float8Coder
 from advisor.methods.activations._group_code import encode_groups
 from advisor.training.chunking import chunks, telling_of_chunks
 
@@ -35,7 +35,7 @@ def test_coding_begins_and_ends_once_whatever_its_size(code: str) -> None:
     heard: list[bool] = []
     flat = torch.zeros(2**17)
     with telling_of_chunks(heard.append):
-        encode_groups(flat, bits=4, seed=1) if code == "groups" else encode_float8(flat, torch.float8_e4m3fn)
+        encode_groups(flat, bits=4, seed=1) if code == "groups" else Float8Coder(torch.float8_e4m3fn).encode(flat)
     assert heard == [True, False]
     encode_groups(flat, bits=4, seed=1)
     assert len(heard) == 2, "nobody listens any more"

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from advisor.errors import MethodRefusedError
 from advisor.methods.compose import apply_uses
 from advisor.methods.kernels import _compile as compiled
-from advisor.methods.kernels._random_operators import KeepRandom, drawing_operators, keep_random
+from advisor.methods.kernels._compile import KeepRandom, drawing_operators
 from advisor.methods.use import use
 from advisor.training.training import Training
 from tests.contract.observe import observe, relative_error
@@ -138,7 +138,7 @@ def test_the_budget_holds_while_blocks_are_compiled_and_at_no_other_time(monkeyp
 
 
 def test_it_is_refused_where_torch_has_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "has_budget", lambda: False)
+    monkeypatch.delattr(torch._functorch.config, "activation_memory_budget")
     with pytest.raises(MethodRefusedError, match="activation_memory_budget"):
         run(0.5)
 
@@ -167,7 +167,7 @@ def test_the_backward_pass_of_attention_on_cuda_draws_nothing_anew(kernel: str) 
 def test_only_operators_that_draw_are_marked_as_kept() -> None:
     x = torch.randn(4)
     graph = make_fx(lambda x: torch.dropout(x, 0.5, True).sin())(x).graph
-    keep_random(graph)
+    KeepRandom()(graph)
     marked = [str(node.target) for node in graph.nodes if "recompute" in node.meta]
     assert marked == drawing_operators(graph)
     assert len(marked) == 1

@@ -7,7 +7,7 @@ import torch
 
 from advisor.measure.memory.live_storage import LiveStorages
 from advisor.measure.memory.storages import HostData
-from advisor.methods.activations._float8_code import decode_float8, encode_float8
+from advisor.methods.activations._float8_code import Float8Coder
 from advisor.methods.activations._group_code import GROUP, decode_groups, encode_groups
 from advisor.methods.activations._private_random import Draws, mixed, uniform
 
@@ -94,9 +94,9 @@ class TestFloat8:
     @pytest.mark.parametrize(("float8", "expected"), [(FLOAT8[0], 0.026), (FLOAT8[1], 0.052)])
     def test_the_size_and_the_error_are_known(self, float8: torch.dtype, expected: float) -> None:
         flat = normal(64 * GROUP + 5)
-        buffer = encode_float8(flat, float8)
+        buffer = Float8Coder(float8).encode(flat)
         assert buffer.nbytes == 65 * (GROUP + 4)
-        back = decode_float8(buffer, count=flat.numel(), dtype=flat.dtype, float8=float8)
+        back = Float8Coder(float8).decode(buffer, count=flat.numel(), dtype=flat.dtype)
         assert error(back, flat) == pytest.approx(expected, rel=0.1)
 
     @pytest.mark.parametrize("float8", FLOAT8)
@@ -104,7 +104,7 @@ class TestFloat8:
     def test_zeros_and_signs_are_exact_whatever_the_scale(self, float8: torch.dtype, dtype: torch.dtype) -> None:
         flat = (normal(4 * GROUP).relu() * torch.logspace(-3, 3, 4 * GROUP)).to(dtype)
         flat[0], flat[1] = 1e-3, 60000.0
-        back = decode_float8(encode_float8(flat, float8), count=flat.numel(), dtype=dtype, float8=float8)
+        back = Float8Coder(float8).decode(Float8Coder(float8).encode(flat), count=flat.numel(), dtype=dtype)
         assert torch.equal(back.sign(), flat.sign())
         assert not coded_zeros(float8).count_nonzero()
 
@@ -112,12 +112,12 @@ class TestFloat8:
     def test_what_is_smaller_than_any_normal_number_stays_finite(self, float8: torch.dtype) -> None:
         for largest in torch.logspace(-43, -39, 50).tolist():
             flat = torch.full((GROUP,), largest)
-            back = decode_float8(encode_float8(flat, float8), count=GROUP, dtype=flat.dtype, float8=float8)
+            back = Float8Coder(float8).decode(Float8Coder(float8).encode(flat), count=GROUP, dtype=flat.dtype)
             assert back.max() <= 2 * largest
 
 
 def coded_zeros(float8: torch.dtype) -> torch.Tensor:
-    return decode_float8(encode_float8(torch.zeros(300), float8), count=300, dtype=torch.float32, float8=float8)
+    return Float8Coder(float8).decode(Float8Coder(float8).encode(torch.zeros(300)), count=300, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("code", ["groups", "float8"])
@@ -128,13 +128,13 @@ def test_what_coding_needs_beside_input_and_output_does_not_grow_with_them(code:
         flat = torch.zeros(count, dtype=torch.bfloat16)
         needed = []
         with LiveStorages(torch.device("cpu"), HostData()) as live:
-            buffer = encode_groups(flat, bits=4, seed=1) if code == "groups" else encode_float8(flat, FLOAT8[0])
+            buffer = encode_groups(flat, bits=4, seed=1) if code == "groups" else Float8Coder(FLOAT8[0]).encode(flat)
             needed.append(live.peak_bytes - flat.nbytes - buffer.nbytes)  # A view of what was there counts it too.
         with LiveStorages(torch.device("cpu"), HostData()) as live:
             if code == "groups":
                 back = decode_groups(buffer, count=count, dtype=flat.dtype, bits=4)
             else:
-                back = decode_float8(buffer, count=count, dtype=flat.dtype, float8=FLOAT8[0])
+                back = Float8Coder(FLOAT8[0]).decode(buffer, count=count, dtype=flat.dtype)
             needed.append(live.peak_bytes - buffer.nbytes - back.nbytes)
         return needed
 

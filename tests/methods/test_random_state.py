@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from advisor.methods.compose import apply_uses
-from advisor.methods.recompute import selective_checkpoint
+from advisor.methods.recompute import _selective_checkpoint as selective_checkpoint
 from advisor.methods.use import MethodUse, use
 from advisor.training.random_state import further_generators, replaying
 from advisor.training.recompute import recompute_modules
@@ -75,7 +75,7 @@ class TestFusedDropout:
     def keep_it(self, runs: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
         runs.clear()
         operators = frozenset({torch.ops.aten.addmm.default, torch.ops.momadvise_tests.attention.default})
-        monkeypatch.setattr(selective_checkpoint, "_expensive_operators", lambda: operators)
+        monkeypatch.setattr(selective_checkpoint, "_EXPENSIVE", operators)
 
     class Block(nn.Module):
         def __init__(self, dropout: dict[str, float]) -> None:
@@ -131,11 +131,11 @@ class TestFusedDropout:
 
 
 def test_every_fused_attention_of_torch_names_its_dropout_as_expected() -> None:
-    names = [name for name in selective_checkpoint._EXPENSIVE if "attention" in name]
+    names = [name for name in selective_checkpoint._EXPENSIVE_NAMES.split() if "attention" in name]
     operators = [getattr(torch.ops.aten, name).default for name in names if hasattr(torch.ops.aten, name)]
     assert operators
     for operator in operators:
-        assert selective_checkpoint._dropout_index(operator) is not None, operator
+        assert selective_checkpoint._dropout_argument(operator) is not None, operator
 
 
 class TestOtherGenerators:
@@ -203,7 +203,7 @@ def test_regions_between_which_nothing_is_drawn_share_one_state() -> None:
             torch.rand(())
         with forward:
             pass
-    first, second, third = (recompute._states[0] for _, recompute in pairs)  # type: ignore[attr-defined]
+    first, second, third = (recompute._make.args[1][0] for _, recompute in pairs)  # type: ignore[attr-defined]
     assert first is second
     assert not torch.equal(first, third)
 

@@ -233,8 +233,8 @@ def test_processes_draw_different_numbers() -> None:
         training = Training(stack())
         training.world = World(rank=rank, size=2)
         linears = RandomizedLinears(training, 0.5)
-        linears.next_pass()
-        seeds.append(linears._projected(training.model, inputs(), torch.float32)[1])
+        with linears.one_pass():
+            seeds.append(linears._projected(training.model, inputs(), torch.float32)[1])
     assert seeds[0] != seeds[1]
 
 

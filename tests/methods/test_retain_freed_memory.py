@@ -194,8 +194,8 @@ def test_what_gaps_of_changing_batches_hold_goes_back_once_it_is_half_again_what
     def trim() -> None:
         process["held"], process["trims"] = 0, process["trims"] + 1
 
-    monkeypatch.setattr(retain_freed_memory, "resident_bytes", lambda: process["held"])
-    monkeypatch.setattr(retain_freed_memory, "trim", trim)
+    monkeypatch.setattr(glibc, "resident_bytes", lambda: process["held"])
+    monkeypatch.setattr(glibc, "trim", trim)
     training = training_of("convnet")
     training.micro_batch = 8
     surplus = retain_freed_memory._Surplus(training)

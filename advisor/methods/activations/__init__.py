@@ -1,4 +1,4 @@
 """Methods that keep activations in fewer bits, or on the host.
 
-Called by methods.
+Called by methods and methods/adapters.
 """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import torch
 
-from advisor.training.saved.pipeline import Encoded, Place
+from advisor.training.saved.pipeline import Encoded, Place, SavedTensorStage
 
-__all__ = ["Code", "CodeActivations", "weight_copy"]
+__all__ = ["Code", "CodeActivations"]
 
 _LEAST_ELEMENTS = 1024
 """Smaller tensors are not worth the kernels, and are what must be exact most often."""
@@ -29,14 +30,11 @@ class Code(Protocol):
         """The ``count`` values of a flat tensor of format ``dtype``, about as they were."""
 
 
-class CodeActivations:
+class CodeActivations(SavedTensorStage):
     """Stores the activations that gradients flow through in a code, and leaves everything else exact.
 
     What needs no gradient is no activation of the model: means and deviations of normalizations, sums of
     exponentials, dropout and attention masks, inputs. Copies of weights that autocast made are weights.
-
-    Args:
-        code: The format.
     """
 
     place = Place.FORMAT
@@ -45,30 +43,22 @@ class CodeActivations:
     def __init__(self, code: Code) -> None:
         self._code = code
 
-    def begin(self) -> None:
-        """Nothing is kept from one pass to the next."""
-
     def accepts(self, tensor: torch.Tensor) -> bool:
         """Activations of a size and a format that is worth it."""
         return (
             tensor.requires_grad
             and tensor.numel() >= _LEAST_ELEMENTS
             and tensor.element_size() > 1
-            and not weight_copy(tensor)
+            and not _is_weight_copy(tensor)
         )
 
     def encode(self, flat: torch.Tensor) -> Encoded:
-        """Code it now; it is decoded when it is asked for."""
-        count, dtype = flat.numel(), flat.dtype
-
-        def restore(buffer: torch.Tensor | None) -> torch.Tensor:
-            assert buffer is not None, "a stage before this one gives back what this one left"
-            return self._code.decode(buffer, count=count, dtype=dtype)
-
+        """Code it now; it is decoded when the backward pass needs it."""
+        restore = functools.partial(self._code.decode, count=flat.numel(), dtype=flat.dtype)
         return Encoded(self._code.encode(flat), restore)
 
 
-def weight_copy(tensor: torch.Tensor) -> bool:
+def _is_weight_copy(tensor: torch.Tensor) -> bool:
     """Whether it is a leaf in another format or shape: autocast's copy of a weight, which shares no storage with it."""
     node: Any = tensor.grad_fn
     while node is not None and node.name() in _CASTS_AND_VIEWS:

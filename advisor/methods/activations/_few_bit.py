@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from advisor.errors import MethodRefusedError
 from advisor.methods.activations.derivative_levels import derivative_levels
-from advisor.methods.activations.smooth_activations import formula_of_module, no_activation
+from advisor.methods.activations.module_kinds import FORMULAS, FUNCTIONS, judge_activations
+from advisor.methods.applying import require
 from advisor.training.chunking import chunks
 from advisor.training.replaced_attribute import replace_attribute
-from advisor.training.structure import module_counts
+from advisor.training.structure import qualified_class_name
+from advisor.training.training import Training
 from advisor.training.unsaved import Unsaved
-
-if TYPE_CHECKING:
-    from advisor.training.training import Training
 
 __all__ = ["FewBitActivations", "Levels", "pack", "unpack"]
 
-_FUNCTIONS = {functional.gelu: "gelu", functional.silu: "silu"}
-_NAMES = frozenset({"gelu", "silu", "swish"})
+_FUNCTIONS = {getattr(functional, name): name for name in FUNCTIONS}
+_NAMES = frozenset({*FUNCTIONS, "swish"})
 
 
 class Levels:
-    """The levels of one formula on one device.
-
-    Args:
-        formula: As in :mod:`advisor.methods.activations.derivative_levels`.
-        bits: Bits per value.
-        device: Where the activations are.
-    """
+    """The :func:`derivative_levels` of one formula, of ``bits`` per value, on one device."""
 
     def __init__(self, formula: str, bits: int, device: torch.device) -> None:
-        table = derivative_levels(formula, bits)
         self.bits = bits
-        self.boundaries = torch.tensor(table.boundaries, device=device)
-        self.levels = torch.tensor(table.levels, device=device)
+        self.boundaries, self.levels = (torch.tensor(one, device=device) for one in derivative_levels(formula, bits))
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """The pieces in which values lie, packed; one row per bit, of an eighth of a byte per value."""
+        """The pieces in which values lie, packed: one row per bit, of an eighth of a byte per value."""
         flat = values.detach().reshape(-1)
         if torch.compiler.is_compiling():  # into kernels that keep nothing but the result
             return self._packed(flat)
@@ -79,7 +68,7 @@ class Levels:
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Codes below ``2 ** bits`` as bit planes: ``uint8 [n]`` -> ``uint8 [bits, ceil(n / 8)]``.
 
-    Planes take any number of bits alike: three bits would not divide a byte.
+    In planes any number of bits is packed alike; three bits do not divide a byte.
     """
     padded = functional.pad(codes, (0, -codes.numel() % 8)).view(-1, 8)
     places = torch.arange(8, dtype=torch.uint8, device=codes.device)
@@ -94,7 +83,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """The codes again, with those of the padding: ``uint8 [bits, m]`` -> ``uint8 [8 * m]``."""
+    """The codes, and those of the padding: ``uint8 [bits, m]`` -> ``uint8 [8 * m]``."""
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     codes = (packed[0].unsqueeze(1) >> places) & 1
     for bit in range(1, bits):
@@ -103,11 +92,10 @@ def unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 class _FewBit(torch.autograd.Function):
-    """Calls the plain function, so that its values are bit-equal, and keeps the packed pieces alone."""
+    """Calls the plain function, so that its values are bit-equal, and keeps only the packed pieces."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, plain: Callable[[torch.Tensor], torch.Tensor], levels: Levels) -> Any:
-        """``values`` of any shape -> the activations."""
         ctx.save_for_backward(levels.encode(values))  # Before the call, which may be in place.
         ctx.levels, ctx.dtype = levels, values.dtype
         output = plain(values)
@@ -118,20 +106,15 @@ class _FewBit(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """The gradient of the values, by the levels."""
         (packed,) = ctx.saved_tensors
         return ctx.levels.multiply(gradient, packed, ctx.dtype), None, None
 
 
 class FewBitActivations(Unsaved):
-    """Puts the function into a model: into the modules that are known, and around those that call torch's functions.
+    """Changes a training's model: the activation modules that are known, and modules that call torch's functions.
 
     Calls of ``torch.nn.functional.gelu`` and ``silu`` are caught while a module runs whose code names them. Not in the
-    whole forward pass: a checkpointed module is called again in the backward pass, and must find what it found before.
-
-    Args:
-        training: Whose model to change.
-        bits: Bits per value.
+    whole forward pass: a checkpointed module runs again in the backward pass, and must do as before.
 
     Attributes:
         called: Whether any call has kept bits.
@@ -142,22 +125,19 @@ class FewBitActivations(Unsaved):
 
     def __init__(self, training: Training, bits: int) -> None:
         self.called = False
-        self._bits = bits
-        self._device = training.device
         self._local = threading.local()
-        self._of_formula = functools.cache(lambda formula: Levels(formula, bits, self._device))
-        found = False
-        for module in list(training.model.modules()):
+        device = training.device
+        self._of_formula = functools.cache(lambda formula: Levels(formula, bits, device))
+        changed = {}
+        for module in training.model.modules():
             formula = _formula(module)
             if formula is not None:
-                replace_attribute(training, module, "forward", functools.partial(self.call, module.forward, formula))
+                changed[module] = functools.partial(self.call, module.forward, formula)
             elif _names_functions(module):
-                replace_attribute(training, module, "forward", functools.partial(self._catching, module.forward))
-            else:
-                continue
-            found = True
-        if not found:
-            raise MethodRefusedError(no_activation(type(training.model).__name__))
+                changed[module] = functools.partial(self._catching, module.forward)
+        require(judge_activations(bool(changed), type(training.model).__name__))
+        for module, forward in changed.items():
+            replace_attribute(training, module, "forward", forward)
 
     def call(self, plain: Callable[[torch.Tensor], torch.Tensor], formula: str, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """The activation of ``input`` (named as torch's modules name it), by whatever computes it plainly."""
@@ -165,34 +145,24 @@ class FewBitActivations(Unsaved):
             return plain(input)
         if not self.called:  # A counter would have every call compiled anew.
             self.called = True
-        output = _FewBit.apply(input, plain, self._of_formula(formula))  # type: ignore[no-untyped-call]
-        assert isinstance(output, torch.Tensor)
-        return output
+        return _FewBit.apply(input, plain, self._of_formula(formula))  # type: ignore[no-untyped-call,no-any-return]
 
     def _catching(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._mode():
-            return plain(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def _mode(self) -> Iterator[None]:
-        """Once, however deep the modules lie in each other; each thread has its own stack of modes."""
+        """Enter the mode once, however deep the modules are nested; each thread has its own stack of modes."""
         if getattr(self._local, "entered", False):
-            yield
-            return
+            return plain(*args, **kwargs)
         self._local.entered = True
         try:
             with _Catch(self.call):
-                yield
+                return plain(*args, **kwargs)
         finally:
             self._local.entered = False
 
 
 class _Catch(TorchFunctionMode):
-    """Hands calls of torch's activation functions to another."""
+    """Hands calls of torch's activation functions to :meth:`FewBitActivations.call`."""
 
-    def __init__(
-        self, call: Callable[[Callable[[torch.Tensor], torch.Tensor], str, torch.Tensor], torch.Tensor]
-    ) -> None:
+    def __init__(self, call: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self._call = call
 
@@ -209,10 +179,9 @@ class _Catch(TorchFunctionMode):
 
 
 def _formula(module: nn.Module) -> str | None:
-    (kind,) = module_counts(module) if not list(module.children()) else (None,)
     if isinstance(module, nn.GELU) and module.approximate == "tanh":
         return "gelu_tanh"
-    return formula_of_module(kind) if kind else None
+    return None if list(module.children()) else FORMULAS.get(qualified_class_name(module))
 
 
 def _names_functions(module: nn.Module) -> bool:

@@ -1,12 +1,13 @@
 """Flat float tensors as a few bits per value, in groups, each between its own smallest and largest value.
 
-Values are rounded up or down at random, so that what comes back is right on the average. The smallest and the largest
-value of a group are exact. In a group whose smallest value is zero, zeros stay zero and everything else stays
-positive: the backward pass of ReLU asks its result for nothing else, and a mask that is wrong is an error that does
-not average out.
+Values are rounded up or down at random, so that they are right on average. The smallest and the largest value of a
+group are exact. In a group whose smallest value is zero, zeros stay zero and everything else stays positive: that is
+all that the backward pass of ReLU needs, and errors of a mask do not average out.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -28,12 +29,7 @@ GROUP = 256
 
 
 def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
-    """Code a flat tensor.
-
-    Args:
-        flat: ``(n,)``, floating-point.
-        bits: 8, 4 or 2.
-        seed: The draw that decides the rounding.
+    """Code a flat floating-point tensor with 8, 4 or 2 bits per value, rounded by the draw that ``seed`` numbers.
 
     Returns:
         One flat uint8 tensor: the smallest values of the groups and the largest, in the format of ``flat``, then the
@@ -42,10 +38,10 @@ def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
     """
     groups = -(-flat.numel() // GROUP)
     buffer = torch.empty(buffer_bytes(groups, flat.dtype, bits), dtype=torch.uint8, device=flat.device)
-    lowest, highest, codes = split_buffer(buffer, groups, flat.dtype, bits)
+    views = split_buffer(buffer, groups, flat.dtype, bits)
     for part in chunks(flat, groups, GROUP):
-        inside = flat[part.start * GROUP : part.stop * GROUP]
-        _encode(inside, lowest[part], highest[part], codes[part], bits=bits, seed=seed, start=part.start * GROUP)
+        start = part.start * GROUP
+        _encode(flat[start : part.stop * GROUP], [view[part] for view in views], bits=bits, seed=seed, start=start)
     return buffer
 
 
@@ -74,12 +70,12 @@ def buffer_bytes(groups: int, dtype: torch.dtype, bits: int) -> int:
 
 
 def smallest_positive(dtype: torch.dtype) -> float:
-    """What stands for a positive value that was rounded to zero."""
+    """Stands for a positive value that was rounded to zero."""
     return max(torch.finfo(dtype).tiny, torch.finfo(torch.float32).tiny)  # A kernel takes its numbers as float32.
 
 
 def _padded(values: torch.Tensor, count: int) -> torch.Tensor:
-    """As many values, the last one repeated: it changes neither extreme of its group."""
+    """``count`` values; the last is repeated, which changes neither extreme of its group."""
     values = values.to(compute_dtype(values.dtype))
     missing = count - values.numel()
     return torch.cat([values, values[-1:].expand(missing)]) if missing else values
@@ -90,17 +86,9 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _encode(
-    flat: torch.Tensor,
-    lowest: torch.Tensor,
-    highest: torch.Tensor,
-    codes: torch.Tensor,
-    *,
-    bits: int,
-    seed: int,
-    start: int,
-) -> None:
+def _encode(flat: torch.Tensor, views: Sequence[torch.Tensor], *, bits: int, seed: int, start: int) -> None:
     """Code some groups, which begin at ``start`` of the whole, into views of its coded tensor."""
+    lowest, highest, codes = views
     values = _padded(flat, codes.shape[0] * GROUP).view(-1, GROUP)
     noise = uniform(values.numel(), seed=seed, start=start, device=flat.device).view(-1, GROUP)
     top = 2**bits - 1

@@ -15,12 +15,7 @@ __all__ = ["GroupCoder"]
 
 
 class GroupCoder:
-    """Codes activations with a number of bits per value.
-
-    Args:
-        bits: 8, 4 or 2.
-        draws: Decide the rounding, one for every tensor.
-        device: Where the tensors are.
+    """Codes activations with 8, 4 or 2 bits per value; a draw for every tensor decides its rounding.
 
     Attributes:
         why_plain: Why plain PyTorch is used on a GPU; empty if the kernel is, or the device is another.
@@ -44,7 +39,7 @@ class GroupCoder:
         return self._code(flat).encode_groups(flat, bits=self._bits, seed=seed)  # type: ignore[no-any-return]
 
     def decode(self, buffer: torch.Tensor, *, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """The flat tensor, about as it was."""
+        """The ``count`` values, about as they were."""
         if isinstance(buffer, FakeTensor) and not self._is_plain(buffer):
             return buffer.new_empty(count, dtype=dtype)
         return self._code(buffer).decode_groups(buffer, count=count, dtype=dtype, bits=self._bits)  # type: ignore[no-any-return]
@@ -54,14 +49,14 @@ class GroupCoder:
         return tensor.device.type == "cpu" or bool(self.why_plain)
 
     def _code(self, tensor: torch.Tensor) -> ModuleType:
-        """The kernels for what is on the device that they were tried on; a model may keep some tensors elsewhere."""
+        """The kernels, for tensors on the device that they were tried on; a model may keep some elsewhere."""
         if self._kernel is None or tensor.device != self._device or isinstance(tensor, FakeTensor):
             return group_code
         return self._kernel
 
 
 def _working_kernel(bits: int, device: torch.device) -> tuple[ModuleType | None, str]:
-    """The module with the kernels, or why they cannot be used: that shows when one is first compiled."""
+    """The module with the kernels, or why they cannot be used, which shows when one is first compiled."""
     try:
         from advisor.methods.activations import _group_kernel as group_kernel
 

@@ -1,3 +1,4 @@
+# ruff: noqa: N803, N806 - as Triton kernels name their constants
 """The code of ``_group_code`` as Triton kernels: one pass over the memory in either direction.
 
 Given the same seed they make the same bits, up to how a GPU contracts products and sums when it decodes.
@@ -6,6 +7,7 @@ Given the same seed they make the same bits, up to how a GPU contracts products 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 import triton
@@ -25,19 +27,9 @@ def encode_groups(flat: torch.Tensor, *, bits: int, seed: int) -> torch.Tensor:
     buffer = torch.empty(buffer_bytes(groups, flat.dtype, bits), dtype=torch.uint8, device=flat.device)
     lowest, highest, codes = split_buffer(buffer, groups, flat.dtype, bits)
     with _at(flat.device):
-        _encode[(triton.cdiv(groups, _ROWS),)](
-            flat,
-            lowest,
-            highest,
-            codes,
-            flat.numel(),
-            groups,
-            seed - (1 << 32) if seed >= 1 << 31 else seed,
-            BITS=bits,
-            GROUP=GROUP,
-            ROWS=_ROWS,
-            WIDE=compute_dtype(flat.dtype) is torch.float64,
-        )
+        seed = seed - (1 << 32) if seed >= 1 << 31 else seed
+        rows = triton.cdiv(groups, _ROWS)
+        _encode[(rows,)](flat, lowest, highest, codes, flat.numel(), groups, seed, **_constants(bits, flat.dtype))
     return buffer
 
 
@@ -47,20 +39,13 @@ def decode_groups(buffer: torch.Tensor, *, count: int, dtype: torch.dtype, bits:
     lowest, highest, codes = split_buffer(buffer, groups, dtype, bits)
     flat = torch.empty(count, dtype=dtype, device=buffer.device)
     with _at(flat.device):
-        _decode[(triton.cdiv(groups, _ROWS),)](
-            flat,
-            lowest,
-            highest,
-            codes,
-            count,
-            groups,
-            smallest_positive(dtype),
-            BITS=bits,
-            GROUP=GROUP,
-            ROWS=_ROWS,
-            WIDE=compute_dtype(dtype) is torch.float64,
-        )
+        rows, smallest = triton.cdiv(groups, _ROWS), smallest_positive(dtype)
+        _decode[(rows,)](flat, lowest, highest, codes, count, groups, smallest, **_constants(bits, dtype))
     return flat
+
+
+def _constants(bits: int, dtype: torch.dtype) -> dict[str, Any]:
+    return {"BITS": bits, "GROUP": GROUP, "ROWS": _ROWS, "WIDE": compute_dtype(dtype) is torch.float64}
 
 
 def _at(device: torch.device) -> contextlib.AbstractContextManager[None]:
@@ -79,7 +64,7 @@ def _uniform(position, seed):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _load(flat, group, byte, count, part: tl.constexpr, BYTES: tl.constexpr, GROUP: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _load(flat, group, byte, count, part: tl.constexpr, BYTES: tl.constexpr, GROUP: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
     """One part of each group; past the end the last value, which changes neither extreme."""
     position = group * GROUP + part * BYTES + byte
     values = tl.load(flat + tl.minimum(position, count - 1))
@@ -101,14 +86,14 @@ def _encode(  # type: ignore[no-untyped-def]
     count,
     groups,
     seed,
-    BITS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    WIDE: tl.constexpr,  # noqa: N803
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
-    PARTS: tl.constexpr = 8 // BITS  # noqa: N806
-    BYTES: tl.constexpr = GROUP // PARTS  # noqa: N806
-    TOP: tl.constexpr = 2**BITS - 1  # noqa: N806
+    PARTS: tl.constexpr = 8 // BITS
+    BYTES: tl.constexpr = GROUP // PARTS
+    TOP: tl.constexpr = 2**BITS - 1
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < groups
     group = tl.minimum(row, groups - 1)[:, None]
@@ -154,14 +139,14 @@ def _decode(  # type: ignore[no-untyped-def]
     count,
     groups,
     smallest,
-    BITS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    WIDE: tl.constexpr,  # noqa: N803
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
-    PARTS: tl.constexpr = 8 // BITS  # noqa: N806
-    BYTES: tl.constexpr = GROUP // PARTS  # noqa: N806
-    TOP: tl.constexpr = 2**BITS - 1  # noqa: N806
+    PARTS: tl.constexpr = 8 // BITS
+    BYTES: tl.constexpr = GROUP // PARTS
+    TOP: tl.constexpr = 2**BITS - 1
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < groups
     group = tl.minimum(row, groups - 1)[:, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -10,33 +11,24 @@ from torch._subclasses.fake_tensor import FakeTensor
 from advisor.errors import MethodRefusedError
 from advisor.text.units import format_bytes
 from advisor.training.memory_side import Side, memory_of
-from advisor.training.saved.pipeline import Encoded, Place
+from advisor.training.saved.pipeline import Encoded, Place, SavedTensorStage
 
 __all__ = ["HostBound", "HostCopy", "MoveToHost", "is_on_gpu"]
 
 
 class HostCopy:
-    """A flat tensor, copied to the host.
+    """A one-dimensional tensor, copied to the host; from a GPU to page-locked memory, so that copies need not wait."""
 
-    Args:
-        flat: A one-dimensional tensor.
-        pinned: Whether the host memory is page-locked, so that copies need not wait.
-    """
-
-    def __init__(self, flat: torch.Tensor, *, pinned: bool) -> None:
+    def __init__(self, flat: torch.Tensor) -> None:
         self.device = flat.device
+        pinned = is_on_gpu(flat)
         with memory_of(Side.HOST):
             self.host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=pinned)
         self.host.copy_(flat, non_blocking=pinned)
         self.copied: torch.cuda.Event | None = None
-        if is_on_gpu(flat):
+        if pinned:
             self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.copied.record(torch.cuda.current_stream(flat.device))
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that the copy takes on the host."""
-        return self.host.numel() * self.host.element_size()
 
     def to_device(self) -> torch.Tensor:
         """The values as a new one-dimensional tensor on the device they came from."""
@@ -52,85 +44,61 @@ class HostCopy:
 class HostBound:
     """Counts living copies, and refuses those that would take more host memory than is allowed.
 
-    Args:
-        method: Name of the method, for the refusal.
-        max_bytes: Host memory that all living copies may take, as it is allocated: in powers of two. Page-locked
-            memory cannot be paged out, so too much of it takes the whole machine down, not this process alone.
+    ``max_bytes`` may be allocated, in powers of two. Page-locked memory cannot be paged out: too much of it takes down
+    the whole machine, not only this process.
+
+    Attributes:
+        copies: The copies that some graph still holds.
     """
 
     def __init__(self, method: str, max_bytes: int) -> None:
+        self.copies: weakref.WeakSet[HostCopy] = weakref.WeakSet()
         self._method = method
         self._max_bytes = max_bytes
         self._locked_at_most = 0
-        self._copies: weakref.WeakSet[HostCopy] = weakref.WeakSet()
 
-    def live_bytes(self) -> int:
-        """Bytes of all copies that some graph still holds."""
-        return sum(copy.bytes for copy in self._copies)
-
-    def reserve(self, count: int) -> None:
-        """Refuse a copy that does not fit, before its memory is taken.
+    def copied(self, flat: torch.Tensor, copy: Callable[[torch.Tensor], HostCopy]) -> HostCopy:
+        """The copy of a tensor that ``copy`` makes.
 
         Raises:
-            MethodRefusedError: It does not fit.
+            MethodRefusedError: It does not fit; its memory has not been taken.
         """
-        self._locked_at_most += _allocated(count)
-        if self._locked_at_most <= self._max_bytes:
-            return
-        # Copies that are gone are not noticed when they go, but counted out when it matters: this is on the way of
-        # every saved tensor.
-        self._locked_at_most = _allocated(count) + sum(_allocated(copy.bytes) for copy in self._copies)
+        self._locked_at_most += _allocated(flat)
+        # Whether copies are gone is only looked up when it matters: this runs for every saved tensor.
+        if self._locked_at_most > self._max_bytes:
+            self._locked_at_most = _allocated(flat) + sum(_allocated(one.host) for one in self.copies)
         if self._locked_at_most > self._max_bytes:
             raise MethodRefusedError(
                 f"{self._method} needs more than {format_bytes(self._max_bytes)} of page-locked host memory; give "
                 "smaller micro-batches, checkpoint the blocks too, or swap only larger tensors (min_bytes)"
             )
+        made = copy(flat)
+        self.copies.add(made)
+        return made
 
-    def add(self, copy: HostCopy) -> None:
-        """Count a copy for as long as it lives."""
-        self._copies.add(copy)
 
+class MoveToHost(SavedTensorStage):
+    """The stage that copies a tensor to the host as it is saved, and back when the backward pass needs it.
 
-class MoveToHost:
-    """The stage that copies a tensor to the host as it is saved, and back when it is asked for.
-
-    Args:
-        min_bytes: Leave smaller tensors where they are, whether small as saved or by an earlier stage.
-        bound: The host memory that may be taken.
-
-    Attributes:
-        swapped_bytes: Host bytes copied since the start of the last forward pass.
+    Tensors of fewer than ``min_bytes`` stay, whether small as saved or by an earlier stage.
     """
 
     place = Place.HOST
     exact = True
 
-    def __init__(self, *, min_bytes: int, bound: HostBound) -> None:
-        self.swapped_bytes = 0
+    def __init__(self, min_bytes: int, bound: HostBound) -> None:
         self._min_bytes = min_bytes
         self._bound = bound
 
-    def begin(self) -> None:
-        """Count from zero."""
-        self.swapped_bytes = 0
-
     def accepts(self, tensor: torch.Tensor) -> bool:
         """Every tensor that is not small."""
-        return tensor.numel() * tensor.element_size() >= self._min_bytes
+        return tensor.nbytes >= self._min_bytes
 
     def encode(self, flat: torch.Tensor) -> Encoded | None:
-        """Copy it now.
-
-        Raises:
-            MethodRefusedError: The copy would take more host memory than is allowed.
-        """
-        count = flat.numel() * flat.element_size()
-        if count < self._min_bytes:
+        """Copy it now."""
+        if not self.accepts(flat):
             return None
-        self._bound.reserve(count)
-        copy = HostCopy(flat, pinned=is_on_gpu(flat))
-        self._bound.add(copy)
-        self.swapped_bytes += copy.bytes
+        copy = self._bound.copied(flat, HostCopy)
         return Encoded(None, lambda _: copy.to_device())
 
 
@@ -139,6 +107,6 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda" and not isinstance(tensor, FakeTensor)
 
 
-def _allocated(count: int) -> int:
-    """Bytes that torch's allocator of page-locked memory takes for ``count``: the next power of two."""
-    return 1 << (count - 1).bit_length()
+def _allocated(tensor: torch.Tensor) -> int:
+    """Bytes of page-locked memory that torch's allocator takes for a tensor: the next power of two."""
+    return 1 << (tensor.nbytes - 1).bit_length()

@@ -1,8 +1,7 @@
 """Saved tensors on the host, copied while the device goes on computing: when to begin which copy.
 
-Copies out are begun as tensors are saved, copies in before they are asked for, in the order in which the backward
-pass will ask: the reverse. What is saved last is asked for first and stays. How copies are made is another module's
-matter (:mod:`advisor.methods.activations._host_streams`), so that the schedule can be tested without a GPU.
+Copies out begin as tensors are saved, copies in before the backward pass asks for them, in reverse order. What is saved
+last is asked for first and stays. A :class:`Copier` makes the copies, so the schedule can be tested without a GPU.
 """
 
 from __future__ import annotations
@@ -10,34 +9,88 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from advisor.methods.activations._host_copies import HostBound, HostCopy
+from advisor.methods.activations._host_copies import HostBound, HostCopy, MoveToHost, is_on_gpu
 from advisor.training.saved.packed_tensors import check_version
-from advisor.training.saved.pipeline import Encoded, Place
+from advisor.training.saved.pipeline import Encoded
 
-__all__ = ["Copier", "OverlappedMove"]
+__all__ = ["Copier", "OverlappedMove", "copier_by_device"]
 
 
-class Copier(Protocol):
-    """Begins copies, and makes computation wait for them. Nothing here makes the host wait."""
+class Copier:
+    """Begins copies, and makes computation wait for them; the host never waits.
+
+    This one copies at once: for a CPU, where results can be compared, and for fake tensors.
+    """
 
     def copy_out(self, flat: torch.Tensor) -> HostCopy:
         """Begin to copy to the host, after all computation so far. ``flat`` must live until :meth:`release`."""
+        return HostCopy(flat)
 
     def is_out(self, copy: HostCopy) -> bool:
-        """Whether ``copy`` is out already."""
+        """Whether the copy has reached the host."""
+        return True
 
     def release(self, copy: HostCopy) -> None:
         """Have further computation wait until ``copy`` is out: the memory it was made from can then be used again."""
 
     def copy_in(self, copy: HostCopy) -> tuple[torch.Tensor, Any]:
-        """Begin to copy back; the second value is for :meth:`wait`."""
+        """Begin to copy back, to new memory; the second value is for :meth:`wait`."""
+        return copy.to_device(), None
 
     def wait(self, arriving: Any) -> None:
         """Have further computation wait until a tensor is in."""
+
+
+class _StreamCopier(Copier):
+    """Copies on one stream per direction of a CUDA device: they delay neither each other nor computation."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._out: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._in: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def copy_out(self, flat: torch.Tensor) -> HostCopy:
+        self._out.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._out):
+            return HostCopy(flat)
+
+    def is_out(self, copy: HostCopy) -> bool:
+        assert copy.copied is not None, "a copy from a GPU has an event"
+        return bool(copy.copied.query())  # type: ignore[no-untyped-call]
+
+    def release(self, copy: HostCopy) -> None:
+        torch.cuda.current_stream(self._device).wait_event(copy.copied)  # type: ignore[arg-type]
+
+    def copy_in(self, copy: HostCopy) -> tuple[torch.Tensor, Any]:
+        # The memory that it goes to is free when all computation so far is done.
+        flat = torch.empty(copy.host.shape, dtype=copy.host.dtype, device=self._device)
+        self._in.wait_stream(torch.cuda.current_stream(self._device))
+        self._in.wait_event(copy.copied)
+        with torch.cuda.stream(self._in):
+            flat.copy_(copy.host, non_blocking=True)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(self._in)
+        flat.record_stream(self._in)  # Its graph may be dropped before anyone waits for it.
+        return flat, arrived
+
+    def wait(self, arriving: Any) -> None:
+        torch.cuda.current_stream(self._device).wait_event(arriving)
+
+
+def copier_by_device() -> Callable[[torch.Tensor], Copier]:
+    """A function that finds the copier for a tensor; one for each device, made when first needed."""
+    copiers: dict[torch.device, Copier] = {}
+
+    def find(tensor: torch.Tensor) -> Copier:
+        if tensor.device not in copiers:
+            copiers[tensor.device] = _StreamCopier(tensor.device) if is_on_gpu(tensor) else Copier()
+        return copiers[tensor.device]
+
+    return find
 
 
 class _Moved:
@@ -45,7 +98,7 @@ class _Moved:
 
     def __init__(self, flat: torch.Tensor, index: int) -> None:
         self.index = index
-        self.bytes = flat.numel() * flat.element_size()
+        self.bytes = flat.nbytes
         self.flat: torch.Tensor | None = flat
         self.version = flat._version
         self.copy: HostCopy | None = None
@@ -65,30 +118,22 @@ class _Pass:
         self.next_in = -1
 
 
-class OverlappedMove:
+class OverlappedMove(MoveToHost):
     """The stage that moves tensors to the host and back, overlapping with computation.
 
     Args:
-        min_bytes: Leave smaller tensors where they are, whether small as saved or by an earlier stage.
-        ahead: Share of the bytes of the pass before. So much of what is saved last stays on the device, so much may
-            be on its way out, and so much is brought back before it is asked for. At least one tensor is on its way.
+        min_bytes: As for :class:`MoveToHost`.
         bound: The host memory that may be taken.
-        copier: Makes copies for a device, told by one of its tensors.
-
-    Attributes:
-        swapped_bytes: Host bytes copied since the start of the last forward pass.
+        ahead: Share of the bytes of the pass before. So much of what is saved last stays on the device, so much may be
+            on its way out, and so much is brought back early. At least one tensor is on its way.
+        copier: Finds what copies a tensor of a device.
     """
 
-    place = Place.HOST
-    exact = True
-
     def __init__(
-        self, *, min_bytes: int, ahead: float, bound: HostBound, copier: Callable[[torch.Tensor], Copier]
+        self, min_bytes: int, bound: HostBound, *, ahead: float, copier: Callable[[torch.Tensor], Copier]
     ) -> None:
-        self.swapped_bytes = 0
-        self._min_bytes = min_bytes
+        super().__init__(min_bytes, bound)
         self._ahead = ahead
-        self._bound = bound
         self._copier_for = copier
         self._pass = _Pass()
         self._limit = 0
@@ -101,19 +146,10 @@ class OverlappedMove:
         if self._pass.bytes:
             self._limit = int(self._ahead * self._pass.bytes)
         self._pass = _Pass()
-        self.swapped_bytes = 0
-
-    def accepts(self, tensor: torch.Tensor) -> bool:
-        """Every tensor that is not small."""
-        return tensor.numel() * tensor.element_size() >= self._min_bytes
 
     def encode(self, flat: torch.Tensor) -> Encoded | None:
-        """Put it in line to be copied out: at once in the first pass, later when enough was saved after it.
-
-        Raises:
-            MethodRefusedError: A copy would take more host memory than is allowed.
-        """
-        if flat.numel() * flat.element_size() < self._min_bytes:
+        """Queue it to be copied out: at once in the first pass, later when enough was saved after it."""
+        if not self.accepts(flat):
             return None
         copier, current = self._copier_for(flat), self._pass
         moved = _Moved(flat, len(current.moved))
@@ -135,17 +171,14 @@ class OverlappedMove:
         flat = moved.flat
         if flat is None or flat._version != moved.version:
             return  # Written to since it was saved: it stays, and is an error if the backward pass asks for it.
-        self._bound.reserve(moved.bytes)
-        copy = copier.copy_out(flat)
-        self._bound.add(copy)
-        self.swapped_bytes += copy.bytes
+        copy = self._bound.copied(flat, copier.copy_out)
         moved.copy, moved.flat = copy, None
         self._leaving.append((copier, copy, flat, moved))
-        self._leaving_bytes += copy.bytes
+        self._leaving_bytes += moved.bytes
         self._release_down_to(self._limit, keep=1)
 
     def _release_down_to(self, limit: int, keep: int = 0) -> None:
-        """Let go of device memory whose copy is out, and of as much more, the oldest first, as is above a limit."""
+        """Let go of device memory whose copy is out, and, the oldest first, of as much more as exceeds a limit."""
         while self._leaving:
             copier, copy, flat, moved = self._leaving[0]
             if not copier.is_out(copy):
@@ -155,7 +188,7 @@ class OverlappedMove:
             if flat._version != moved.version:
                 moved.flat, moved.copy = flat, None  # Written to while it may have been copied: an error if asked for.
             self._leaving.popleft()
-            self._leaving_bytes -= copy.bytes
+            self._leaving_bytes -= moved.bytes
 
     def _restore(self, moved: _Moved, its_pass: _Pass, copier: Copier) -> torch.Tensor:
         self._release_down_to(0)
@@ -175,9 +208,9 @@ class OverlappedMove:
     def _bring_ahead(self, index: int, its_pass: _Pass, copier: Copier) -> None:
         """Begin to bring back what was saved before ``index``, the last first, within the limit."""
         its_pass.next_in = min(its_pass.next_in, index - 1)
-        waiting = [each for ref in its_pass.ahead if (each := ref()) is not None and not each.asked_for]
         # What should have been asked for before ``index`` may never be: it counts no longer.
-        waiting = [each for each in waiting if each.index < index]
+        ahead = [each for ref in its_pass.ahead if (each := ref()) is not None]
+        waiting = [each for each in ahead if not each.asked_for and each.index < index]
         count = sum(each.bytes for each in waiting)
         while its_pass.next_in >= 0:
             following = its_pass.moved[its_pass.next_in]()

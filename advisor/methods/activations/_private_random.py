@@ -1,17 +1,14 @@
-"""Random numbers that belong to one training: drawing them never shifts the dropout of the model.
+"""Random numbers of one training, apart from those that the model's dropout draws.
 
-A number is a hash of where it is used, so nothing is stored but how many draws were made, and a CPU, a GPU and a
-Triton kernel get the same bits.
+A number is a hash of its position, so only the number of draws is stored, and a CPU, a GPU and a Triton kernel get the
+same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from advisor.training.state_part import StatePart
+from advisor.training.state_part import Counted
 
 __all__ = ["Draws", "mixed", "uniform"]
 
@@ -21,34 +18,22 @@ _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B
 _GOLDEN = 0x9E3779B9
 
 
-class Draws(StatePart):
-    """Numbers the draws of one training, so that each is another one and all come again after a restart.
+class Draws(Counted):
+    """Seeds for the draws of one process in a training, all different, which go on after a restart."""
 
-    Args:
-        stream: Draws of different streams (of several processes) differ.
-    """
+    counted = "count"
 
     def __init__(self, stream: int = 0) -> None:
         self._stream = stream
-        self._count = 0
 
     def next_seed(self) -> int:
-        """A seed that was not used before, of 32 bits."""
-        self._count += 1
-        return mixed(mixed(self._count) + mixed(self._stream + _GOLDEN))
-
-    def state_dict(self) -> dict[str, Any]:
-        """How many draws were made."""
-        return {"count": self._count}
-
-    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Go on after as many draws."""
-        self._count = 0 if kept is None else int(kept["count"])
-        return state
+        """A new seed, of 32 bits."""
+        self.count += 1
+        return mixed(mixed(self.count) + mixed(self._stream + _GOLDEN))
 
 
 def mixed(value: int) -> int:
-    """A hash of an integer, of 32 bits: the same function as :func:`uniform` applies to each position."""
+    """The hash of 32 bits of an integer that :func:`uniform` applies to each position."""
     value &= 0xFFFFFFFF
     value = (value ^ (value >> 16)) * _FIRST & 0xFFFFFFFF
     value = (value ^ (value >> 15)) * _SECOND & 0xFFFFFFFF
@@ -56,17 +41,7 @@ def mixed(value: int) -> int:
 
 
 def uniform(count: int, *, seed: int, start: int, device: torch.device) -> torch.Tensor:
-    """Uniform random numbers in [0, 1), of 24 bits.
-
-    Args:
-        count: How many.
-        seed: The draw.
-        start: Position of the first in the draw.
-        device: Where to make them.
-
-    Returns:
-        ``(count,)``, float32.
-    """
+    """``count`` uniform float32 numbers in [0, 1), of 24 bits, from position ``start`` of the draw ``seed``."""
     # torch has no unsigned arithmetic: products of int32 wrap as they should, and shifts need a mask.
     bits = torch.arange(count, dtype=torch.int32, device=device).add_(_signed(start)).bitwise_xor_(_signed(seed))
     bits.bitwise_xor_(bits.bitwise_right_shift(16).bitwise_and_(0xFFFF)).mul_(_signed(_FIRST))

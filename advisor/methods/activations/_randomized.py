@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from advisor.errors import MethodRefusedError
-from advisor.methods.activations.linear_layers import CONV1D, no_linear
+from advisor.methods.activations.module_kinds import judge_linear
+from advisor.methods.applying import require
 from advisor.training.replaced_attribute import replace_attribute
-from advisor.training.state_part import StatePart
-from advisor.training.structure import module_counts
+from advisor.training.state_part import Counted
+from advisor.training.structure import is_transposed
+from advisor.training.training import Training
 from advisor.training.unsaved import Unsaved
-
-if TYPE_CHECKING:
-    from advisor.training.training import Training
 
 __all__ = ["RandomizedLinears", "project"]
 
@@ -27,19 +26,13 @@ _AT_ONCE = 2**22
 """Random signs that exist at a time: all of them would be rows times kept rows."""
 
 _SEED_STRIDE = 1_000_003
-"""Apart enough that the seeds of two processes never meet: no training has as many passes on one rank."""
+"""More than the passes of any training, so that the seeds of two processes never meet."""
 
 
 def project(rows: torch.Tensor, kept: int, seed: int) -> torch.Tensor:
-    """``S^T rows`` for a matrix of random signs whose ``S S^T`` is the identity on the average.
+    """``S^T rows`` for a matrix of ``kept`` columns of scaled random signs whose ``S S^T`` is the identity on average.
 
-    Args:
-        rows: ``[n, width]``.
-        kept: Number of columns of S.
-        seed: What its signs are drawn from; two calls with equal seeds, n and devices use the same S.
-
-    Returns:
-        ``[kept, width]``, in the format of ``rows``.
+    ``rows [n, width]`` become ``[kept, width]``, in the same format. Equal seeds, n and devices have the same S.
     """
     # A generator of its own: the model's dropout must draw what it draws in plain training.
     generator = None if isinstance(rows, FakeTensor) else torch.Generator(rows.device).manual_seed(seed)
@@ -60,16 +53,9 @@ class _Randomized(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        values: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        plain: Callable[[torch.Tensor], torch.Tensor],
-        projected: Callable[[torch.Tensor, torch.dtype], tuple[torch.Tensor, int]],
-        transposed: bool,
+        ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: Any, plain: Any, projected: Any, transposed: bool
     ) -> torch.Tensor:
-        """``values [..., inputs]`` -> ``[..., outputs]``."""
-        output = plain(values)
+        output: torch.Tensor = plain(values)
         kept, seed = projected(values, output.dtype)
         # Saved as a tensor too, for comparison with a recomputation's draw, which saves this tensor anew.
         ctx.save_for_backward(weight, kept, torch.tensor(seed))
@@ -81,7 +67,6 @@ class _Randomized(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Gradients of the input, the weight and the bias."""
         weight, kept, seed = ctx.saved_tensors
         if not isinstance(seed, FakeTensor) and int(seed) != ctx.seed:
             raise RuntimeError(
@@ -101,15 +86,11 @@ class _Randomized(torch.autograd.Function):
         return of_values, of_weight, of_bias, None, None, None
 
 
-class RandomizedLinears(Unsaved, StatePart):
-    """Puts the function into every linear layer of a model.
+class RandomizedLinears(Unsaved, Counted):
+    """Changes every linear layer of a training's model, to keep a share of the rows.
 
-    All layers of one forward pass draw from one seed: a recomputation in its backward pass so draws the same numbers,
-    and layers that share an input (query, key and value) share its projection. The next pass draws others.
-
-    Args:
-        training: Whose model to change.
-        keep: Share of the rows that the projection has.
+    All layers of one forward pass draw from one seed. So a recomputation in its backward pass draws the same numbers,
+    and layers that share an input (query, key and value) share its projection.
 
     Attributes:
         calls: Calls that kept a projection, so far.
@@ -118,49 +99,40 @@ class RandomizedLinears(Unsaved, StatePart):
         MethodRefusedError: The model has no linear layer.
     """
 
+    counted = "passes"
+
     def __init__(self, training: Training, keep: float) -> None:
         self.calls = 0
         self._keep = keep
         self._rank = training.world.rank
-        self._passes = 0
         self._last: tuple[nn.Module, weakref.ref[torch.Tensor], int, torch.Tensor] | None = None
-        layers = [
-            (parent, layer) for parent in training.model.modules() for layer in parent.children() if _is_linear(layer)
-        ]
-        if not layers:
-            raise MethodRefusedError(no_linear(type(training.model).__name__))
-        for parent, layer in {id(layer): (parent, layer) for parent, layer in layers}.values():
+        pairs = [(parent, layer) for parent in training.model.modules() for layer in parent.children()]
+        # Subclasses of linear layers may compute something else.
+        linear = [pair for pair in pairs if type(pair[1]) is nn.Linear or is_transposed(pair[1])]
+        layers = {id(layer): (parent, layer) for parent, layer in linear}
+        require(judge_linear(bool(layers), type(training.model).__name__))
+        for parent, layer in layers.values():
             called = functools.partial(self._call, layer.forward, layer, parent)
             replace_attribute(training, layer, "forward", called)
 
-    def next_pass(self) -> None:
-        """A forward pass begins."""
-        self._passes += 1
+    @contextlib.contextmanager
+    def one_pass(self) -> Generator[None, None, None]:
+        """Context for a forward pass; nothing is shared with the next."""
+        self.count += 1
         self._last = None
-
-    def end_pass(self) -> None:
-        """The forward pass has ended: what the next layer could have shared is held by the graph alone."""
+        yield
         self._last = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where in the stream of random numbers the training is."""
-        return {"passes": self._passes}
-
-    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Go on from there; a training without the method drew nothing."""
-        self._passes = 0 if kept is None else int(kept["passes"])
-        return state
 
     # Every call changes what this object holds: compiled, each would be compiled anew.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _call(
         self,
-        plain: Callable[[torch.Tensor], torch.Tensor],
+        plain: Callable[..., Any],
         layer: nn.Module,
         parent: nn.Module,
         *args: torch.Tensor,
         **kwargs: torch.Tensor,
-    ) -> torch.Tensor:
+    ) -> Any:
         (values,) = (*args, *kwargs.values())
         weight, bias = layer.weight, layer.bias
         rows = values.numel() // max(1, values.size(-1))
@@ -168,11 +140,8 @@ class RandomizedLinears(Unsaved, StatePart):
         if not (torch.is_grad_enabled() and weight.requires_grad and self._kept(rows) < rows):
             return plain(values)
         self.calls += 1
-        output = _Randomized.apply(  # type: ignore[no-untyped-call]
-            values, weight, bias, plain, functools.partial(self._projected, parent), _is_conv1d(layer)
-        )
-        assert isinstance(output, torch.Tensor)
-        return output
+        projected = functools.partial(self._projected, parent)
+        return _Randomized.apply(values, weight, bias, plain, projected, is_transposed(layer))  # type: ignore[no-untyped-call]
 
     def _kept(self, rows: int) -> int:
         return max(1, round(self._keep * rows))
@@ -180,10 +149,10 @@ class RandomizedLinears(Unsaved, StatePart):
     def _projected(self, parent: nn.Module, values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, int]:
         """The projection of a layer's input, and its seed.
 
-        Shared only between layers of one parent: no checkpointed region has one of them without the others, so that a
+        Only layers of one parent share it: no checkpointed region has one of them without the others, so a
         recomputation projects what the forward pass projected.
         """
-        seed = self._passes + self._rank * _SEED_STRIDE
+        seed = self.count + self._rank * _SEED_STRIDE
         if self._last is not None:
             owner, of, version, kept = self._last
             if owner is parent and of() is values and version == values._version and kept.dtype == dtype:
@@ -192,12 +161,3 @@ class RandomizedLinears(Unsaved, StatePart):
         kept = project(rows, self._kept(rows.size(0)), seed)
         self._last = parent, weakref.ref(values), values._version, kept
         return kept, seed
-
-
-def _is_linear(module: nn.Module) -> bool:
-    """Subclasses may compute something else, so only the very classes count."""
-    return type(module) is nn.Linear or _is_conv1d(module)
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    return not list(module.children()) and CONV1D in module_counts(module)

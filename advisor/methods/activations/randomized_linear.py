@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.activations.linear_layers import linear_layers, no_linear
+from advisor.methods.activations.module_kinds import LINEAR_LAYERS, judge_linear
+from advisor.methods.applying import note_if_idle
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -20,11 +19,11 @@ __all__ = ["RandomizedLinear"]
 
 
 class RandomizedLinear(Method):
-    """The gradient of a weight is the product of two matrices with a row per token (or sample).
+    """Estimates weight gradients, each the product of two matrices with a row per token (or sample).
 
-    Both are multiplied by the same matrix of random signs, which makes the rows fewer: the product is right on the
-    average over the signs, and far from right in one step. The gradient of the input needs no input, and is exact.
-    The signs are drawn again in the backward pass; what is kept is a seed.
+    Both are multiplied by the same matrix of random signs, which leaves fewer rows: the product is right on average
+    over the signs, and far off in one step. The gradient of the input does not need the input, and is exact. The signs
+    are drawn again in the backward pass, from a seed.
     """
 
     name = "randomized_linear"
@@ -47,7 +46,7 @@ class RandomizedLinear(Method):
         """Needs a linear layer."""
         if facts is None:
             return Verdict.yes("only where the model has linear layers")
-        return Verdict.yes() if linear_layers(facts.module_counts) else Verdict.no(no_linear(facts.model_class))
+        return judge_linear(any(map(facts.module_counts.get, LINEAR_LAYERS)), facts.model_class)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Change the linear layers, and draw other numbers in every forward pass."""
@@ -55,20 +54,11 @@ class RandomizedLinear(Method):
 
         keep = float(parameters["keep"])
         linears = RandomizedLinears(training, keep)
-        said = False
-
-        @contextlib.contextmanager
-        def context() -> Generator[None, None, None]:
-            nonlocal said
-            linears.next_pass()
-            yield
-            linears.end_pass()
-            if linears.calls == 0 and not said:
-                said = True
-                training.notes.append(
-                    f"randomized_linear(keep={keep}) changed nothing: no linear layer was called that trains its "
-                    "weight on several rows"
-                )
-
-        training.forward_contexts.append(context)
+        training.forward_contexts.append(linears.one_pass)
         training.state_parts[self.name] = linears
+        note_if_idle(
+            training,
+            lambda: linears.calls,
+            f"randomized_linear(keep={keep}) changed nothing: no linear layer was called that trains its weight on "
+            "several rows",
+        )

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from advisor.errors import MethodRefusedError
 from advisor.training.state_part import StatePart
 
-__all__ = ["Adapters", "HeldLinear", "add_adapters"]
+__all__ = ["Adapters", "add_adapters"]
 
 _ADAPTER = "default"
 _BASE = "base_layer."
@@ -24,24 +24,19 @@ _ALPHA_PER_RANK = 2
 
 
 def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
-    """Add adapters of ``rank`` to layers of ``model``, in place, and freeze everything else.
+    """Add adapters to linear layers and convolutions of a model, given by name, and freeze everything else.
 
-    Their product is zero at first: the model computes what it did. The global random state is as before.
-
-    Args:
-        model: The model.
-        names: Names of its linear layers and convolutions that get adapters.
-        rank: Rows of the first adapter, columns of the second.
+    Their product is zero at first: the model computes the same as before. The global random state stays.
     """
     import peft
 
-    # A pattern for whole names: peft takes a list as endings, which other layers may share.
+    # A pattern for whole names: in a list peft takes them as endings, which other layers may share.
     pattern = "|".join(map(re.escape, names))
     config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=pattern, bias="none")
     noted = getattr(model, "peft_config", None)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # It then sets it as it must be.
-        # Without memory, and outside of fake tensors: peft moves what it builds, which these do not bear.
+        # Without memory, and outside fake tensors, which cannot be moved as peft moves what it builds.
         with _disable_current_modes():
             peft.inject_adapter_in_model(config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
         for name in names:
@@ -53,48 +48,15 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
         model.peft_config = noted
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
-            # Its fast path for evaluation computes with the frozen weights themselves; a hook keeps torch from it.
-            module.register_forward_pre_hook(_call_the_layers)
-
-
-class HeldLinear(nn.Linear):
-    """A frozen linear layer that holds its weight in a form of its own.
-
-    Args:
-        weight: (outputs, inputs); left as it is.
-        bias: Of the layer, or ``None``; its very parameter, frozen.
-        transposed: Whether the layer in whose place it comes holds its weight as (inputs, outputs).
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, *, transposed: bool) -> None:
-        outputs, inputs = weight.shape
-        super().__init__(inputs, outputs, bias=False, device="meta")
-        self.transposed = transposed
-        self.bias = bias  # type: ignore[assignment]
-        self.weight = nn.Parameter(self.hold(weight), requires_grad=False)
-
-    def hold(self, weight: torch.Tensor) -> torch.Tensor:
-        """What is to be the parameter for a weight (outputs, inputs); the layer takes what else belongs to it."""
-        raise NotImplementedError
-
-    def whole(self) -> torch.Tensor:
-        """The weight (outputs, inputs) in the format that it came in."""
-        raise NotImplementedError
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """All that the weight is made of; what is copied into them changes the layer."""
-        raise NotImplementedError
+            # Its fast path for evaluation computes with the frozen weights themselves; any hook keeps torch from it.
+            module.register_forward_pre_hook(_do_nothing)
 
 
 class Adapters(StatePart):
-    """The adapters of a model, and its frozen weights.
+    """The adapters of a model's layers, and the frozen weights of these.
 
-    The model's state has the sum of both, as a plain model computes with it. That sum is rounded, so what it was
-    made of is kept too: training goes on from the very numbers.
-
-    Args:
-        model: The model, with adapters.
-        names: Names of the layers that have them.
+    The model's state has the sum of both, for a plain model. The sum is rounded, so its parts are kept too: training
+    goes on from exact values.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
@@ -112,7 +74,7 @@ class Adapters(StatePart):
         return plain
 
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The weights and adapters that were kept; or the plain weights with adapters whose product is zero."""
+        """The weights and adapters that were kept, or plain weights with adapters whose product is zero."""
         if kept is not None and not self._fits(kept):
             raise MethodRefusedError(
                 "the adapters of a state must be of the same layers and rank as those of the training that it is "
@@ -157,44 +119,43 @@ class Adapters(StatePart):
         layer = self._layers[name]
         base = layer.base_layer
         with torch.no_grad():
-            frozen = base.whole() if isinstance(base, HeldLinear) else base.weight
+            frozen = base.whole() if _holds(base) else base.weight
             merged: torch.Tensor = frozen + layer.get_delta_weight(_ADAPTER).to(frozen.dtype)
         return merged.t().contiguous() if getattr(base, "transposed", False) else merged
 
     def _frozen(self, name: str, weight: torch.Tensor, kept: Mapping[str, Any] | None) -> torch.Tensor:
-        """A plain weight as the layer holds its own, or what was kept of it."""
         base = self._layers[name].base_layer
+        held = weight
         if kept is not None:
             for part, tensor in _frozen_tensors(base).items():
                 tensor.copy_(kept[name][part])
-            held: torch.Tensor = kept[name]["weight"]
-            return held
-        if not isinstance(base, HeldLinear):
-            return weight
-        weight = weight.to(base.weight.device)
-        return base.hold(weight.t() if base.transposed else weight)
+            held = kept[name]["weight"]
+        elif _holds(base):
+            weight = weight.to(base.weight.device)
+            held = base.hold(weight.t() if base.transposed else weight)
+        return held
 
 
 def _fill(layer: Any) -> None:
-    """Make the adapters of a layer, which have no memory yet: the first random as peft's are, the second zero.
+    """Make the adapters of a layer, which have no memory yet: the first random as in peft, the second zero.
 
-    In float32, whatever the layer itself is in: updates of a lower format would be lost.
+    In float32 whatever the layer's format, in a lower one of which updates would be lost.
     """
     device = layer.base_layer.weight.device
-    for adapters, is_first in ((layer.lora_A, True), (layer.lora_B, False)):
-        adapter = adapters[_ADAPTER]
-        weight = torch.zeros(adapter.weight.shape)
-        if is_first:
-            nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-        adapter.weight = nn.Parameter(weight.to(device))
+    first, second = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
+    drawn = nn.init.kaiming_uniform_(torch.zeros(first.weight.shape), a=math.sqrt(5))
+    first.weight = nn.Parameter(drawn.to(device))
+    second.weight = nn.Parameter(torch.zeros(second.weight.shape, device=device))
 
 
-def _call_the_layers(module: nn.Module, args: Any) -> None:
-    """A hook that does nothing but be there."""
+def _do_nothing(module: nn.Module, args: Any) -> None: ...
 
 
-def _frozen_tensors(base: nn.Module) -> dict[str, torch.Tensor]:
-    """What a frozen layer's weight is made of: itself, or its 4-bit numbers with their scales."""
-    weight = base.weight
-    assert isinstance(weight, nn.Parameter)
-    return base.tensors() if isinstance(base, HeldLinear) else {"weight": weight.detach()}
+def _frozen_tensors(base: Any) -> dict[str, torch.Tensor]:
+    """What makes up a frozen layer's weight: itself, or its 4-bit numbers with their scales."""
+    return base.tensors() if _holds(base) else {"weight": base.weight.detach()}
+
+
+def _holds(base: Any) -> bool:
+    """Whether a layer holds its weight in a form of its own, as ``FourBitLinear`` does; it needs no import of that."""
+    return hasattr(base, "hold")

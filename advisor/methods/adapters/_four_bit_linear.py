@@ -1,7 +1,7 @@
 """A frozen linear layer that holds its weight in 4 bits.
 
-bitsandbytes has the rounding and its kernels; its own layer is a special kind of parameter that fake tensors cannot
-be, so that what it needs could not be predicted. This one calls the same functions on plain tensors.
+bitsandbytes has the rounding and its kernels. Its own layer has a special kind of parameter, which cannot be fake, so
+its memory could not be predicted. This one calls the same functions on plain tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from bitsandbytes import functional
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from advisor.methods.adapters._adapters import HeldLinear
 from advisor.training.structure import is_transposed
 
 __all__ = ["FourBitLinear", "quantize_layers"]
@@ -37,17 +36,29 @@ def quantize_layers(model: nn.Module, names: Sequence[str]) -> None:
         setattr(model.get_submodule(parent), own, new.train(layer.training))
 
 
-class FourBitLinear(HeldLinear):
-    """A linear layer whose weight is rounded to NF4 in blocks, the scales of the blocks to 8 bits.
+class FourBitLinear(nn.Linear):
+    """A frozen linear layer whose weight is rounded to NF4 in blocks, the scales of the blocks to 8 bits.
 
     The whole weight exists only while it is computed with, in the forward and again in the backward pass.
+
+    Args:
+        weight: (outputs, inputs); left as it is.
+        bias: The layer's frozen parameter, or ``None``.
+        transposed: Whether the layer that it replaces holds its weight as (inputs, outputs).
     """
+
+    def __init__(self, weight: torch.Tensor, bias: nn.Parameter | None, *, transposed: bool) -> None:
+        outputs, inputs = weight.shape
+        super().__init__(inputs, outputs, bias=False, device="meta")
+        self.transposed = transposed
+        self.bias = bias  # type: ignore[assignment]
+        self.weight = nn.Parameter(self.hold(weight), requires_grad=False)
 
     def hold(self, weight: torch.Tensor) -> torch.Tensor:
         """Round a weight: its 4-bit numbers, two to a byte, while the layer takes its scales."""
         packed: torch.Tensor
         packed, scales = functional.quantize_4bit(weight.detach().contiguous(), quant_type="nf4")
-        # As its compress_statistics=True does, which holds a table for the whole process: a fake one would stay in it.
+        # As its compress_statistics=True does, but that keeps a table for the whole process, even a fake one.
         table = torch.tensor(_table(), device=weight.device)
         scales.offset = scales.absmax.mean()
         scales.absmax, scales.state2 = functional.quantize_blockwise(
@@ -68,13 +79,13 @@ class FourBitLinear(HeldLinear):
         return {"weight": self.weight.detach(), **dict(self.named_buffers())}
 
     def _show_scales(self) -> None:
-        """As buffers, so that they are counted, and shared between devices; in a state they have no place."""
+        """Make them buffers, so that they are counted and shared between devices, but not part of a state."""
         scales = self._scales
         for name, tensor in (("scales", scales.absmax), ("offset", scales.offset), ("outer", scales.state2.absmax)):
             self.register_buffer(name, tensor, persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> FourBitLinear:
-        """Another device is for all of it, another float format only for what is computed with it."""
+        """Move the scales too; another float format is only for inputs and bias."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._scales.to(self.weight.device)
         self._show_scales()
@@ -95,13 +106,13 @@ def _table() -> list[float]:
 
 
 class _FrozenLinear(torch.autograd.Function):
-    """A linear layer that keeps nothing for the backward pass: it only has to pass the gradient on."""
+    """A linear layer that keeps nothing for the backward pass, which only passes the gradient on."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, layer: FourBitLinear) -> torch.Tensor:
         ctx.layer = layer
         ctx.dtype = inputs.dtype
-        # Inputs decide the format: the weight has none that one could ask for, and the bias may have been shortened.
+        # Inputs decide the format: the weight shows none, and the bias may have been shortened.
         bias = None if layer.bias is None else layer.bias.to(inputs.dtype)
         return nn.functional.linear(inputs, layer.whole().to(inputs.dtype), bias)
 

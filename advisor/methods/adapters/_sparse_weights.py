@@ -1,10 +1,9 @@
-"""Weights of which only a share is not zero, and which share it is changes as they are trained.
+"""Weights of which only a share is not zero; which ones changes during training.
 
-Dynamic sparse reparameterization (Mostafa and Wang 2019), with the momentum begun anew when weights are exchanged
-(Sohoni et al. 2019): every so many steps the weights nearest to zero are pruned, by one threshold for all layers, and
-as many zeros elsewhere may become something: at random places, more of them in layers that kept more.
-
-No kernel trains such weights in less memory, so they are dense tensors with masks here.
+Dynamic sparse reparameterization (Mostafa and Wang 2019), with the momentum of exchanged weights reset (Sohoni et al.
+2019): every so many steps the weights nearest to zero are pruned, by one threshold for all layers, and as many zeros
+are released at random places, more of them in layers that kept more. No kernel trains such weights in less memory, so
+they are dense tensors with masks here.
 """
 
 from __future__ import annotations
@@ -19,40 +18,39 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.training.device_parameter import device_parameter
 from advisor.training.state_part import StatePart
-from advisor.training.structure import matrix_layers, matrix_shape
+from advisor.training.structure import matrix_layers, matrix_shape, output_layer
 
 __all__ = ["SparseWeights", "shares", "sparse_layers"]
 
 _EXCHANGED = 0.01377866
-"""Share of all elements that an exchange is to prune: 20,000 of the paper's network."""
+"""Share of all elements to prune in an exchange: 20,000 of the paper's network."""
 _FIRST_THRESHOLD = 0.001
 _TOO_FEW, _TOO_MANY = 0.9, 1.1
-"""Of the elements to prune: where the threshold is doubled and where it is halved."""
+"""Multiples of the elements to prune where the threshold is doubled and where it is halved."""
 _FAR_TOO_MANY = 2.0
-"""Where the threshold is halved before anything is pruned: weights may all be smaller than the first one."""
+"""Where the threshold is halved before anything is pruned: all weights may be below the first one."""
 
 
 def sparse_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers to make sparse: all that compute with a matrix, but the first convolution and the classifier."""
+    """The layers to make sparse: all matrix layers but the first convolution and the classifier."""
     layers = matrix_layers(model)
-    get_output = getattr(model, "get_output_embeddings", None)
-    if layers and not (callable(get_output) and get_output() is not None):
+    if output_layer(model) is None:
         layers = layers[:-1]
     first = next((name for name, layer in layers if isinstance(layer, nn.Conv2d)), None)
     return [(name, layer) for name, layer in layers if name != first]
 
 
 class SparseWeights(StatePart):
-    """The masks of some layers' weights, and when to exchange what they let through.
+    """The masks of some layers' weights, and their exchanges.
 
     Args:
         layers: Names and modules of the layers.
-        nonzero: Share of each weight that may be something else than zero at first; of all together ever after.
+        nonzero: Share of each weight that may be nonzero at first; later, of all together.
         every: Optimizer steps between two exchanges.
-        optimizer: The optimizer, as it then is.
+        optimizer: Returns the current optimizer.
 
     Attributes:
-        masks: Layer -> where its weight may be something else than zero.
+        masks: Layer -> where its weight may be nonzero.
         threshold: Magnitude below which the next exchange prunes.
     """
 
@@ -71,7 +69,7 @@ class SparseWeights(StatePart):
         self._every = every
         self._optimizer = optimizer
         self._steps = 0
-        # One of its own: what dropout draws must not depend on the masks.
+        # What dropout draws must not depend on the masks.
         self._generator = torch.Generator().manual_seed(0)
         for name, layer in layers:
             weight = layer.weight
@@ -90,7 +88,7 @@ class SparseWeights(StatePart):
         return sum(weight.numel() for weight in self._weights.values())
 
     def after_step(self) -> None:
-        """Set to zero what must be; exchange weights when it is time."""
+        """Mask the weights; exchange some when it is time."""
         self._steps += 1
         if self._steps % self._every == 0:
             self.exchange()
@@ -98,7 +96,7 @@ class SparseWeights(StatePart):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Prune the weights nearest to zero, and let as many others become something."""
+        """Prune the weights nearest to zero, and release as many others."""
         wanted = _EXCHANGED * self.total
         small = self._small()
         while small > _FAR_TOO_MANY * wanted:
@@ -118,13 +116,13 @@ class SparseWeights(StatePart):
             zeros = (~mask).nonzero().flatten()
             mask[zeros[self._drawn(len(zeros), count).to(zeros.device)]] = True
             self._counts[name] = survivors[name] + count
-            # As it was at first: nothing of what was pruned may come back, and what is new has not been stepped.
+            # No momentum may bring back what was pruned, and what is new has not been stepped.
             self._optimizer().state.pop(self._stepped(self._weights[name]), None)
 
     def stored_bytes(self) -> dict[str, int]:
-        """What weights, gradients and optimizer state take, dense, and as values and indices of a sparse format.
+        """Bytes of weights, gradients and optimizer state: dense, and as values and indices of a sparse format.
 
-        All three have the same indices: compressed sparse rows, with as many bits per column as it takes.
+        All three share the indices: compressed sparse rows, with as many bits per column as needed.
         """
         values = indices = dense = 0
         for name, weight in self._weights.items():
@@ -139,7 +137,7 @@ class SparseWeights(StatePart):
         return {"dense": dense, "values": values, "indices": indices}
 
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Masks as they were, or these ones over weights that know of none."""
+        """Restore the masks, or mask the weights of a plain model."""
         if kept is not None:
             if kept["masks"].keys() != self.masks.keys():
                 raise MethodRefusedError(
@@ -163,15 +161,11 @@ class SparseWeights(StatePart):
         }
 
     def _small(self) -> int:
-        """How many weights the threshold would prune."""
-        found = [
-            (mask & (weight.detach().abs() < self.threshold)).sum()
-            for mask, weight in zip(self.masks.values(), self._weights.values(), strict=True)
-        ]
-        return int(torch.stack([count.cpu() for count in found]).sum())
+        pairs = [(self.masks[name], weight.detach()) for name, weight in self._weights.items()]
+        return sum(int((mask & (weight.abs() < self.threshold)).sum()) for mask, weight in pairs)
 
     def _stepped(self, weight: nn.Parameter) -> torch.Tensor:
-        """What the optimizer has in the place of a weight: itself, or its copy on the host."""
+        """The optimizer's parameter for a weight: itself, or its copy on the host."""
         members = (member for group in self._optimizer().param_groups for member in group["params"])
         return next((member for member in members if device_parameter(member) is weight), weight)
 
@@ -181,15 +175,11 @@ class SparseWeights(StatePart):
             weight.mul_(self.masks[name])
 
     def _drawn(self, size: int, count: int) -> torch.Tensor:
-        """So many different numbers below ``size``, at random."""
         return torch.randperm(size, generator=self._generator)[:count]
 
 
 def shares(total: int, weights: Mapping[str, int], room: Mapping[str, int]) -> dict[str, int]:
-    """Divide a number in proportion to weights, in whole numbers and no more to anyone than there is room for.
-
-    What one has no room for goes to the others.
-    """
+    """Divide a whole number in proportion to weights; what one has no room for goes to the others."""
     assert total <= sum(room.values()), "there is room for all"
     given = dict.fromkeys(weights, 0)
     while (left := total - sum(given.values())) > 0:

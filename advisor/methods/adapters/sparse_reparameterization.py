@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.adapters.trained_weights import WHICH_WEIGHTS_TRAIN
+from advisor.methods.adapters.low_rank import WHICH_WEIGHTS_TRAIN
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.text.units import format_bytes
@@ -21,21 +21,17 @@ __all__ = ["SparseReparameterization"]
 
 _STEPS_BETWEEN = 100
 """Optimizer steps between two exchanges: the papers' schedule for the first epochs."""
-_NO_LAYER = (
-    "it needs linear layers or convolutions with weights of their own besides the first convolution and the last "
-    "layer, but the model has none"
-)
 
 
 class SparseReparameterization(Method):
     """Keeps a fixed number of weights that are not zero, and exchanges the smallest for others as training goes on.
 
     Biases, norms, embeddings, the first convolution and the output layer stay dense. Every 100 steps weights below a
-    threshold are pruned, one threshold for all layers that adapts itself; as many zeros are let go at random places,
-    and the optimizer state of these weights begins anew.
+    threshold, which adapts itself and is one for all layers, are pruned; as many zeros are released at random places,
+    and the optimizer state of these weights is reset.
 
-    Here weights, gradients and optimizer state stay dense tensors with masks, so that none of it takes less memory:
-    what a sparse format would take is told in a note, and the measured peak is what it takes here.
+    Weights, gradients and optimizer state stay dense tensors with masks, so none takes less memory here, and the
+    measured peak is that of dense tensors; a note says what a sparse format would take.
     """
 
     name = "sparse_reparameterization"
@@ -58,28 +54,31 @@ class SparseReparameterization(Method):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs linear layers or convolutions."""
-        if facts is None or any(facts.matrices.values()):
-            return Verdict.yes()
-        return Verdict.no(_NO_LAYER)
+        return _judge(facts is None or any(facts.matrices.values()))
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Set weights to zero, mask gradients, and exchange weights after every so many steps."""
+        """Set weights to zero, mask gradients, and exchange weights every so many steps."""
         from advisor.methods.adapters._sparse_weights import SparseWeights, sparse_layers
 
         layers = sparse_layers(training.model)
-        if not layers:
-            raise MethodRefusedError(_NO_LAYER)
+        require(_judge(bool(layers)))
         weights = SparseWeights(layers, float(parameters["nonzero"]), _STEPS_BETWEEN, lambda: training.optimizer)
         training.state_parts[self.name] = weights
         training.after_step.append(weights.after_step)
-        told: list[bool] = []
 
-        def tell_once() -> None:
-            if not told:
-                told.append(True)
-                training.notes.append(_note(weights))
+        def tell() -> None:
+            training.after_step.remove(tell)
+            training.notes.append(_note(weights))
 
-        training.after_step.append(tell_once)  # Only now the optimizer has its state.
+        training.after_step.append(tell)  # The optimizer has its state after the first step.
+
+
+def _judge(found: bool) -> Verdict:
+    return judged(
+        found,
+        "it needs linear layers or convolutions with weights of their own besides the first convolution and the last "
+        "layer, but the model has none",
+    )
 
 
 def _note(weights: SparseWeights) -> str:

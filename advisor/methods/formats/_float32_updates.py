@@ -1,26 +1,26 @@
-"""Updates of short parameters that are computed in float32, a bounded part of them at a time.
+"""Updates of 16-bit parameters that are computed in float32, a bounded part of them at a time.
 
-The optimizer is the user's own object: its groups, schedulers and hooks stay. While it steps, it is shown float32
-copies of some parameters, of their gradients and of their state; what it made of them is then rounded.
+The optimizer is the user's own object: its groups, schedulers and hooks stay. It steps on float32 copies of some
+parameters, their gradients and their state, which are then rounded.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.applying import require
 from advisor.methods.formats._rounding import Rounding
 from advisor.methods.formats._short_state import ShortState
 from advisor.methods.formats.short_training import judge_optimizer
-from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
+from advisor.methods.optimizers.optimizer_class import class_name_of, narrowed, traits_of
 
 __all__ = ["update_in_float32"]
 
@@ -29,7 +29,7 @@ _AT_ONCE = 2**22
 and moment, and enough of the small parameters to be worth a fused step."""
 
 _SHARE_AT_ONCE = 1 / 4
-"""And no more than this share of all: in float32 at once, a small model would take more than in its own training."""
+"""And no more than this share of all: a small model, all in float32 at once, would take more than plain training."""
 
 
 def update_in_float32(
@@ -49,17 +49,17 @@ def update_in_float32(
         held: How state is held between steps, unless the optimizer has a format of its own for it.
         rounding: How updated parameters are rounded to their format.
         state_rounding: How state is.
-        gradient_factor: Gives what gradients are multiplied by, in float32, to get their true values.
+        gradient_factor: Returns the factor from gradients to their true values, applied in float32.
 
     Raises:
         MethodRefusedError: The optimizer looks at all parameters at once, or has stepped already.
     """
     traits = traits_of(optimizer)
-    if reason := judge_optimizer(class_name_of(optimizer), traits):
-        raise MethodRefusedError(reason)
+    require(judge_optimizer(class_name_of(optimizer), traits))
     if any(float(entries.get("step", 1.0)) for entries in optimizer.state.values()):
         raise MethodRefusedError("the optimizer has already stepped; apply the policy before training starts")
-    held = ShortState() if traits.own_format else held
+    if traits.itemsize is not None or traits.quantized is not None:
+        held = ShortState()  # It has a state format of its own.
     # Adagrad makes its state at once, in the format of the parameters.
     nearest = Rounding(stochastic=False)
     for parameter, entries in optimizer.state.items():
@@ -79,32 +79,26 @@ def update_in_float32(
     plain._step_supports_amp_scaling = False
 
 
+@dataclass(eq=False)
 class _ShortUpdates:
-    """What takes the place of an optimizer's ``step``, ``state_dict`` and ``load_state_dict``."""
+    """Replaces an optimizer's ``step``, ``state_dict`` and ``load_state_dict``."""
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        held: ShortState,
-        rounding: Rounding,
-        state_rounding: Rounding,
-        gradient_factor: Callable[[], torch.Tensor] | None,
-    ) -> None:
-        self._optimizer = optimizer
-        self._held = held
-        self._rounding = rounding
-        self._state_rounding = state_rounding
-        self._gradient_factor = gradient_factor
-        self._plain_step = optimizer.step
-        self._plain_state_dict = optimizer.state_dict
-        self._plain_load = optimizer.load_state_dict
+    optimizer: torch.optim.Optimizer
+    held: ShortState
+    rounding: Rounding
+    state_rounding: Rounding
+    gradient_factor: Callable[[], torch.Tensor] | None
+
+    def __post_init__(self) -> None:
+        self._plain_step = self.optimizer.step
+        self._plain_state_dict = self.optimizer.state_dict
+        self._plain_load = self.optimizer.load_state_dict
 
     def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> None:
-        """Update every parameter that has a gradient."""
         if closure is not None:
             raise MethodRefusedError("an optimizer whose updates are computed part by part takes no closure")
-        assert optimizer is self._optimizer
-        factor = None if self._gradient_factor is None else self._gradient_factor()
+        assert optimizer is self.optimizer
+        factor = None if self.gradient_factor is None else self.gradient_factor()
         groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in optimizer.param_groups]
         total = sum(parameter.numel() for _, parameters in groups for parameter in parameters)
         at_once = min(_AT_ONCE, math.ceil(_SHARE_AT_ONCE * total))
@@ -114,27 +108,26 @@ class _ShortUpdates:
                     self._update(group, part, factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as the optimizer has it without this change."""
         state = self._plain_state_dict()
-        return {**state, "state": {index: self._held.plain(entries) for index, entries in state["state"].items()}}
+        return {**state, "state": {index: self.held.plain(entries) for index, entries in state["state"].items()}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what :meth:`state_dict` or the unchanged optimizer gave."""
         self._plain_load(dict(state_dict))
         # torch casts state to the format of the parameter, in which much of it is zero: take it as it was given.
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        # What was saved is rounded already: doing it again must change nothing, nor draw a random number.
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        # What was saved is rounded already: rounding again must change nothing and draw no random number.
         nearest = Rounding(stochastic=False)
         order = [index for group in state_dict["param_groups"] for index in group["params"]]
         for index, parameter in zip(order, parameters, strict=True):
             if index in state_dict["state"]:
-                loaded, given = self._optimizer.state[parameter], state_dict["state"][index]
+                loaded, given = self.optimizer.state[parameter], state_dict["state"][index]
                 taken = {name: _as_given(value, given.get(name)) for name, value in loaded.items()}
-                self._optimizer.state[parameter] = self._held.pack(taken, nearest)
+                self.optimizer.state[parameter] = self.held.pack(taken, nearest)
 
     def _update(self, group: dict[str, Any], part: list[torch.nn.Parameter], factor: torch.Tensor | None) -> None:
         """Step on float32 copies of some parameters of a group; those that are float32 are their own copies."""
-        optimizer, state = self._optimizer, self._optimizer.state
+        optimizer, state = self.optimizer, self.optimizer.state
         copies = []
         for parameter in part:
             assert parameter.grad is not None
@@ -142,25 +135,22 @@ class _ShortUpdates:
             gradient = parameter.grad.float()
             copy.grad = gradient if factor is None else gradient * factor.to(gradient.device)
             if parameter in state:
-                state[copy] = self._held.unpack(state.pop(parameter))
+                state[copy] = self.held.unpack(state.pop(parameter))
             copies.append(copy)
-        groups, members = optimizer.param_groups, group["params"]
-        optimizer.param_groups, group["params"] = [group], copies
         try:
-            with _without_hooks(optimizer):
+            with narrowed(optimizer, group, copies, "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
                 self._plain_step()
         finally:
-            optimizer.param_groups, group["params"] = groups, members
             for parameter, copy in zip(part, copies, strict=True):
                 if copy in state:
-                    state[parameter] = self._held.pack(state.pop(copy), self._state_rounding)
+                    state[parameter] = self.held.pack(state.pop(copy), self.state_rounding)
         for parameter, copy in zip(part, copies, strict=True):
             if parameter.dtype != torch.float32:
-                parameter.copy_(self._rounding.round(copy, parameter.dtype))
+                parameter.copy_(self.rounding.round(copy, parameter.dtype))
 
 
 def _parts(parameters: list[torch.nn.Parameter], at_once: int) -> Generator[list[torch.nn.Parameter], None, None]:
-    """The parameters in order, cut so that each part has at most so many elements or is one parameter."""
+    """The parameters in order, in parts of at most so many elements or of one parameter."""
     part: list[torch.nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -171,20 +161,6 @@ def _parts(parameters: list[torch.nn.Parameter], at_once: int) -> Generator[list
         size += parameter.numel()
     if part:
         yield part
-
-
-@contextlib.contextmanager
-def _without_hooks(optimizer: torch.optim.Optimizer) -> Generator[None, None, None]:
-    """Steps of which the hooks around a whole step shall know nothing."""
-    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    hooks = [getattr(optimizer, name) for name in names]
-    for name in names:
-        setattr(optimizer, name, OrderedDict())
-    try:
-        yield
-    finally:
-        for name, held in zip(names, hooks, strict=True):
-            setattr(optimizer, name, held)
 
 
 def _as_given(loaded: Any, given: Any) -> Any:

@@ -29,14 +29,14 @@ class LossScaler(torch.amp.GradScaler):
 
 
 class HalfLossScaler(LossScaler):
-    """For parameters, and so gradients, in float16: gradients are looked at, and stay scaled.
+    """For parameters, and so gradients, in float16: gradients are checked for overflow, and stay scaled.
 
-    Divided by the scale, many of them would be zero in float16; so they are divided when they are float32, in the
-    update (:meth:`inverse`), which is the reason why torch's own scaler refuses them.
+    Divided by the scale, many would be zero in float16, which is why torch's own scaler refuses them. So the update
+    divides them, in float32 (:meth:`inverse`).
     """
 
     def inverse(self) -> torch.Tensor:
-        """One over the scale, by which a gradient is multiplied to get its true value; zero-dimensional."""
+        """One over the scale, the factor from a gradient to its true value; zero-dimensional."""
         assert self._scale is not None, "no loss was scaled yet"
         return self._scale.double().reciprocal().float()
 

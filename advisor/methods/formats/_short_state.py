@@ -14,14 +14,14 @@ _State = dict[str, Any]
 
 
 class ShortState:
-    """Leaves the state as it is: for optimizers that decide this for themselves."""
+    """Leaves the state as it is: for optimizers with a state format of their own."""
 
     def pack(self, state: _State, rounding: Rounding) -> _State:
-        """One parameter's state as it is held, rounded in one way or another; state in float32 changes, no other."""
+        """One parameter's state as it is held; only state in float32 is rounded."""
         return state
 
     def unpack(self, state: _State) -> _State:
-        """What :meth:`pack` was given, as near as the format allows; for the optimizer to compute with."""
+        """The state that the optimizer computes with, as near to what was packed as the format allows."""
         return state
 
     def plain(self, state: _State) -> _State:
@@ -52,13 +52,13 @@ class Bfloat16State(ShortState):
 class HalfState(ShortState):
     """Every tensor in float16, as its root with its sign, scaled so that the largest is just below 2**15.
 
-    Adam's second moment holds squares of gradients, most of which are zero in float16, and a gradient divided by
-    the root of zero is what training diverges of. Scaling alone leaves it a range of 2**40, in which the squares of
-    gradients do not fit that differ by more than 2**20 from the largest of their parameter; roots fit.
+    Most squares of gradients, which Adam's second moment holds, would be zero in float16, and dividing by the root of
+    zero makes training diverge. Scaling alone leaves a range of 2**40, too small for the squares of gradients that
+    differ by more than 2**20 from the largest of their parameter; their roots fit.
     """
 
     def pack(self, state: _State, rounding: Rounding) -> _State:
-        """Scale the roots and round them; the scale of each is kept beside it."""
+        """Scale the roots and round them; each keeps its scale beside it."""
         packed: _State = {}
         for name, value in state.items():
             if not _is_long(value):
@@ -78,8 +78,10 @@ class HalfState(ShortState):
         for name, value in state.items():
             if name.endswith(_SCALE):
                 continue
-            scale = state.get(name + _SCALE)
-            unpacked[name] = value if scale is None else _signed_square(value.float().div_(scale))
+            if (scale := state.get(name + _SCALE)) is not None:
+                root = value.float().div_(scale)
+                value = root.mul_(root.abs())
+            unpacked[name] = value
         return unpacked
 
     def plain(self, state: _State) -> _State:
@@ -101,7 +103,3 @@ def _scale(peak: torch.Tensor) -> torch.Tensor:
     exponent = torch.frexp(peak).exponent
     scale = torch.ldexp(torch.ones_like(peak), 15 - exponent)
     return torch.where((peak > 0) & peak.isfinite(), scale, torch.ones_like(peak))
-
-
-def _signed_square(root: torch.Tensor) -> torch.Tensor:
-    return root.mul_(root.abs())

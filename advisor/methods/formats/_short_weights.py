@@ -1,4 +1,4 @@
-"""A model whose parameters are 16 bits wide, with all that then has to stay in float32."""
+"""A model whose parameters have 16 bits, and what must then stay in float32."""
 
 from __future__ import annotations
 
@@ -16,55 +16,29 @@ from advisor.training.training import Training
 
 __all__ = ["clip_grad_norm_", "shorten"]
 
-_LOSSES = frozenset(
-    {
-        functional.binary_cross_entropy,
-        functional.binary_cross_entropy_with_logits,
-        functional.cosine_embedding_loss,
-        functional.cross_entropy,
-        functional.ctc_loss,
-        functional.gaussian_nll_loss,
-        functional.hinge_embedding_loss,
-        functional.huber_loss,
-        functional.kl_div,
-        functional.l1_loss,
-        functional.margin_ranking_loss,
-        functional.mse_loss,
-        functional.multi_margin_loss,
-        functional.multilabel_margin_loss,
-        functional.multilabel_soft_margin_loss,
-        functional.nll_loss,
-        functional.poisson_nll_loss,
-        functional.smooth_l1_loss,
-        functional.soft_margin_loss,
-        functional.triplet_margin_loss,
-    }
-)
-
+_LOSS_NAMES = """
+    binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss
+    gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss
+    multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss poisson_nll_loss smooth_l1_loss
+    soft_margin_loss triplet_margin_loss
+"""
+_LOSSES = frozenset(getattr(functional, name) for name in _LOSS_NAMES.split())
 
 _LOOKS = 8
-"""Calls in which numbers that are counts are looked for."""
+"""Calls in which counts are looked for."""
 
 
 def shorten(training: Training, dtype: torch.dtype) -> int:
-    """Bring a model's parameters into a 16-bit format, and let it be trained in it.
+    """Bring a model's parameters into bfloat16 or float16, and let it be trained in it; returns how many were not.
 
-    Running statistics move by a tenth or less of a difference, so that normalizations which have them keep all they
-    have in float32. Buffers that are part of the saved state are shortened, since they meet activations, but for those
-    that the first forward pass writes to; tables that
-    are made anew with every model (``persistent=False``) are left as they are, because rotary frequencies are among
-    them and bfloat16 is too coarse for them. Floats are cast where the model is called; torch's losses are computed in
-    float32, wherever they are called.
-
-    Args:
-        training: A training without an optimizer. Its parameters stay the objects they are.
-        dtype: bfloat16 or float16.
-
-    Returns:
-        How many parameters were in another format before.
+    Normalizations with running statistics stay in float32: these move by a tenth or less of a difference. Buffers of
+    the saved state are shortened, since they meet activations, except those that the first forward pass writes to.
+    Others (``persistent=False``) stay: rotary frequencies are among them, for which bfloat16 is too coarse. Floats are
+    cast where the model is called; torch's losses are computed in float32. The training must not have an optimizer yet;
+    its parameters stay the same objects.
 
     Raises:
-        MethodRefusedError: The model has no parameter outside of such normalizations.
+        MethodRefusedError: The model has no parameter outside such normalizations.
     """
     model = training.model
     changed, short = 0, 0
@@ -100,50 +74,48 @@ def shorten(training: Training, dtype: torch.dtype) -> int:
 
 
 class _Shortened(NamedTuple):
-    """A buffer of a module as it was before it was shortened."""
-
     module: nn.Module
     name: str
     buffer: torch.Tensor
 
 
 class _LengthenWritten:
-    """Gives back their format to the buffers that the first forward pass in training mode writes to, or its loss.
+    """Restores the format of buffers that the first forward pass in training mode, or its loss, writes to.
 
-    A counter stops at 256 in bfloat16, and a mean that moves by a thousandth does not move. What is written through
-    ``.data`` has no other version, so that contents are compared. A class, so that a model with these hooks can be
-    pickled.
+    In bfloat16 a counter stops at 256, and a mean does not move by a thousandth. Writes through ``.data`` change no
+    version, so contents are compared. A class, so that a model with these hooks can be pickled.
     """
 
     def __init__(self, shortened: list[_Shortened]) -> None:
         self._shortened = shortened
-        self._known: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
+        self._known: list[tuple[_Shortened, torch.Tensor, int, torch.Tensor | None]] = []
 
     def before(self, module: nn.Module, args: Any) -> None:
-        """Remember what every buffer is, how often it was written to, and what it holds."""
+        """Remember every buffer with its version and contents."""
         if module.training and not self._known:
-            there = [one for one in self._shortened if one.module._buffers.get(one.name) is not None]
-            now = [one.module._buffers[one.name] for one in there]
-            self._shortened = there
             tracing = torch.compiler.is_compiling()
-            held = [one for one in now if one is not None]
-            self._known = [(one, one._version, None if tracing else one.detach().clone()) for one in held]
+            self._known = [
+                (one, now, now._version, None if tracing else now.detach().clone())
+                for one in self._shortened
+                if (now := one.module._buffers.get(one.name)) is not None
+            ]
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Lengthen those that were."""
+        if not self._known:
+            return
         left = []
-        for one, (buffer, version, contents) in zip(self._shortened, self._known, strict=bool(self._known)):
+        for known in self._known:
+            one, buffer, version, contents = known
             now = one.module._buffers.get(one.name)
-            if now is not None and not (now is buffer and now._version == version and _equal(now, contents)):
+            if now is None or (now is buffer and now._version == version and _equal(now, contents)):
+                left.append(known)
+            else:
                 with torch.no_grad():
                     setattr(one.module, one.name, _lengthened(now, one.buffer))
-            else:
-                left.append((one, (buffer, version, contents)))
-        if self._known:
-            self._shortened, self._known = [one for one, _ in left], [known for _, known in left]
+        self._known, self._shortened = left, [known[0] for known in left]
 
     def after_loss(self, loss: torch.Tensor) -> None:
-        """And those that the loss has written to; later passes write to the same ones."""
+        """Lengthen those that the loss wrote to; later passes write to the same ones."""
         if self._known:
             self.after(self._shortened[0].module, (), loss)
             self._shortened, self._known = [], []
@@ -154,7 +126,7 @@ def _equal(now: torch.Tensor, contents: torch.Tensor | None) -> bool:
 
 
 def _lengthened(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """What a buffer is now in its own format: from where it was, by as much as it moved."""
+    """A buffer in its own format: what it was before, moved by as much as it has moved."""
     own = now.to(before.dtype)
     if now.shape != before.shape:
         return own
@@ -166,15 +138,9 @@ def _lengthened(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 def clip_grad_norm_(
     parameters: list[torch.nn.Parameter], max_norm: float, factor: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Clip short gradients to a total norm, which is computed in float32: in float16 it would be infinite.
+    """Clip 16-bit gradients in place to a total 2-norm of the true ones, which are ``factor`` times as large.
 
-    Args:
-        parameters: Their gradients are changed in place.
-        max_norm: Largest total 2-norm of the true gradients.
-        factor: What gradients are to be multiplied by to get the true ones; default: one.
-
-    Returns:
-        The total norm of the true gradients before clipping.
+    The norm is computed in float32, for in float16 it would be infinite; returns that before clipping.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -191,8 +157,6 @@ def clip_grad_norm_(
 
 
 class _LossesInFloat32(TorchFunctionMode):
-    """Casts the floats that torch's loss functions are given."""
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LOSSES:
             args, kwargs = pytree.tree_map(lambda leaf: _cast(leaf, torch.float32), (args, kwargs or {}))
@@ -200,10 +164,10 @@ class _LossesInFloat32(TorchFunctionMode):
 
 
 class _CastCall:
-    """Casts the floats that a model is called with, but for counts. A class, so that the model can still be pickled.
+    """Casts the floats that a model is called with, except counts. A class, so that the model can still be pickled.
 
     A vector of whole numbers that the format cannot hold, such as the time steps of diffusion, is no activation:
-    1,001 is 1,000 in bfloat16. What is one is looked for in the first calls alone, since a GPU is waited for.
+    1,001 is 1,000 in bfloat16. Counts are looked for only in the first calls, since that waits for a GPU.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -212,7 +176,6 @@ class _CastCall:
         self._looks = _LOOKS
 
     def __call__(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Positional and keyword arguments of a call."""
         if not torch.compiler.is_compiling():
             self._looks -= self._looks > 0
         return pytree.tree_map_with_path(self._cast, (args, kwargs))

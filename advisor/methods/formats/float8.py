@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import load, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.number_formats import judge_format, refuse_device
 from advisor.methods.use import Parameters, ParameterValue
@@ -25,9 +25,9 @@ _MULTIPLE = 16
 class Float8(Method):
     """Casts inputs, weights and gradients of ``nn.Linear`` to float8 for each product, with a scale for their range.
 
-    Weights, what is saved for the backward pass, and everything outside of linear layers keep their format: this saves
-    time. Layers of a size that the kernels do not know are left as they are, and so is the output layer of a
-    transformers model, whose logits need more than 4 bits.
+    Weights, what is saved for the backward pass, and everything outside linear layers keep their format: this saves
+    time. Layers of a size without kernels stay as they are, and so does the output layer of a transformers model, whose
+    logits need more than 4 bits.
     """
 
     name = "float8"
@@ -57,26 +57,22 @@ class Float8(Method):
         verdict = judge_format("float8", facts, hardware)
         if not verdict.applicable or facts is None:
             return verdict
-        if not facts.module_counts.get("torch.nn.Linear"):
-            return Verdict.no(_no_layers(facts.model_class))
-        return Verdict.yes("works best together with torch.compile")
+        return _judge(bool(facts.module_counts.get("torch.nn.Linear")), facts.model_class)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Put torchao's linear layers in the place of torch's; they hold the same parameters under the same names."""
+        """Replace torch's linear layers by torchao's, which hold the same parameters under the same names."""
         import torch
 
+        from advisor.training.structure import output_layer
+
         refuse_device("float8", training.device)
-        try:
-            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-        except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
-            raise MethodRefusedError(f"torchao cannot be imported: {error}") from error
+        recipes, convert = load("torchao.float8:Float8LinearConfig"), load("torchao.float8:convert_to_float8_training")
         model = training.model
         plain = [module for module in model.modules() if type(module) is torch.nn.Linear]
-        if not plain:
-            raise MethodRefusedError(_no_layers(type(model).__name__))
-        get_output = getattr(model, "get_output_embeddings", None)
-        left = (model, get_output() if callable(get_output) else None)
-        able = {id(module) for module in plain if _has_kernels(module) and not any(module is one for one in left)}
+        require(_judge(bool(plain), type(model).__name__))
+        left = (model, output_layer(model))
+        known = [layer for layer in plain if layer.in_features % _MULTIPLE == layer.out_features % _MULTIPLE == 0]
+        able = {id(layer) for layer in known if not any(layer is one for one in left)}
         if not able:
             training.notes.append(
                 "float8 changed nothing: it needs linear layers, apart from the output layer, whose sizes are both "
@@ -84,13 +80,11 @@ class Float8(Method):
             )
             return
         # Padding is for the number of tokens, which the product for the weight's gradient sums over.
-        config = dataclasses.replace(Float8LinearConfig.from_recipe_name(str(parameters["scale"])), pad_inner_dim=True)
-        convert_to_float8_training(model, module_filter_fn=lambda module, _: id(module) in able, config=config)
+        config = dataclasses.replace(recipes.from_recipe_name(str(parameters["scale"])), pad_inner_dim=True)
+        convert(model, module_filter_fn=lambda module, _: id(module) in able, config=config)
 
 
-def _has_kernels(layer: Any) -> bool:
-    return bool(layer.in_features % _MULTIPLE == layer.out_features % _MULTIPLE == 0)
-
-
-def _no_layers(model: str) -> str:
-    return f"it changes torch.nn.Linear, and {model} has none (transformers' Conv1D is another class)"
+def _judge(found: bool, model: str) -> Verdict:
+    if found:
+        return Verdict.yes("works best together with torch.compile")
+    return Verdict.no(f"it changes torch.nn.Linear, and {model} has none (transformers' Conv1D is another class)")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from advisor.methods.base import Conflict, Parameter
 from advisor.methods.formats.short_training import SLICED, ShortTraining
-from advisor.methods.number_formats import refuse_device
 from advisor.methods.use import ParameterValue
 
 if TYPE_CHECKING:
@@ -18,15 +17,15 @@ _OVERFLOW = "float16 lets gradients overflow now and then"
 
 
 class HalfWeights(ShortTraining):
-    """Parameters, gradients and the optimizer's state in float16, with a loss that is scaled as high as it goes.
+    """Parameters, gradients and the optimizer's state in float16, with the loss scaled as high as it goes.
 
-    As in the paper, normalizations with running statistics stay in float32, the scale is found as training goes (steps
-    whose gradients overflow are skipped), updates are computed in float32 for a few million elements at a time and
-    then cast back, and state is scaled into the range of float16. Gradients are divided by the loss scale in the
-    update only. Adam's epsilon needs no change: 1e-8 is zero in float16, but it is added in float32.
+    As in the paper, normalizations with running statistics stay in float32, the scale is found during training (steps
+    whose gradients overflow are skipped), updates are computed in float32 for a few million elements at a time and then
+    cast back, and state is scaled into the range of float16. Gradients are divided by the loss scale only in the
+    update. Adam's epsilon of 1e-8 would be zero in float16, but is added in float32.
 
-    Beyond the paper, the state is held as its root: squares of gradients do not fit into float16 however they are
-    scaled. Optimizers with a state format of their own keep it.
+    Unlike in the paper, the state is held as its root: squares of gradients do not fit into float16 at any scale.
+    Optimizers with a state format of their own keep it.
     """
 
     name = "half_weights"
@@ -66,22 +65,17 @@ class HalfWeights(ShortTraining):
     citation = "Sohoni et al. 2019, Low-Memory Neural Network Training: A Technical Report, sections 3.2 and 4.3"
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Shorten the model, scale its loss, and have every optimizer that is put in use update it in float32."""
+        """Shorten the model, scale its loss, and have every optimizer put in use update it in float32."""
         import torch
 
         from advisor.methods.formats._float32_updates import update_in_float32
         from advisor.methods.formats._loss_scaling import HalfLossScaler
         from advisor.methods.formats._rounding import Rounding
         from advisor.methods.formats._short_state import HalfState
-        from advisor.methods.formats._short_weights import clip_grad_norm_, shorten
+        from advisor.methods.formats._short_weights import clip_grad_norm_
 
-        refuse_device(self.computes_in, training.device)
         weights, state = Rounding(stochastic=parameters["rounding"] == "stochastic"), Rounding(stochastic=True)
-        if not shorten(training, torch.float16):
-            training.notes.append(
-                "half_weights: the parameters came in float16; what it changed is that the loss is scaled, and that "
-                "updates, losses and BatchNorm are computed in float32"
-            )
+        self.shorten(training, torch.float16, "that the loss is scaled")
         training.state_parts |= {"rounding": weights, "state_rounding": state}
         scaler = HalfLossScaler(training.device.type)
         training.gradient_scaler = scaler

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
 from advisor.methods.use import Parameters, ParameterValue
@@ -23,8 +24,8 @@ __all__ = ["Precision"]
 class Precision(Method):
     """Autocast to bfloat16 or float16, or float32 matrix products in the TF32 format.
 
-    Parameters, gradients and optimizer state stay float32. float16 scales the loss, because its smallest normal
-    number is 6e-5 and gradients are smaller; the first steps may be skipped while the scale is found.
+    Parameters, gradients and optimizer state stay float32. float16 scales the loss, because many gradients are smaller
+    than its smallest normal number, 6e-5; the first steps may be skipped while the scale is found.
     """
 
     name = "precision"
@@ -52,8 +53,10 @@ class Precision(Method):
         """On CUDA, bf16 and tf32 need compute capability 8.0; on CPU there is no tf32."""
         dtype = str(parameters["dtype"])
         verdict = judge_format(dtype, facts, hardware)
-        reason = "" if facts is None or dtype == "tf32" else _not_master(facts.parameter_dtypes)
-        return Verdict.no(reason) if verdict.applicable and reason else verdict
+        if facts is None or dtype == "tf32" or not verdict.applicable:
+            return verdict
+        weights = _judge_weights(facts.parameter_dtypes)
+        return verdict if weights.applicable else weights
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Enter autocast around every forward pass, or set the process-wide tf32 flags until the training closes."""
@@ -69,8 +72,7 @@ class Precision(Method):
         if dtype == "tf32":
             use_tf32(training)
             return
-        if reason := _not_master(parameter_dtypes(training.model)):
-            raise MethodRefusedError(reason)
+        require(_judge_weights(parameter_dtypes(training.model)))
         target = torch.bfloat16 if dtype == "bf16" else torch.float16
         device_type = training.device.type
         training.forward_contexts.append(lambda: torch.autocast(device_type, dtype=target))
@@ -78,12 +80,10 @@ class Precision(Method):
             training.gradient_scaler = LossScaler(device_type)
 
 
-def _not_master(dtypes: Iterable[str]) -> str:
-    """Why parameters of these formats are no master weights; empty if they are."""
+def _judge_weights(dtypes: Iterable[str]) -> Verdict:
     low = ", ".join(name for name in dtypes if name != "float32")
-    if not low:
-        return ""
-    return f"the master weights must be float32, but the model has parameters of {low}; build the model in float32"
+    reason = f"the master weights must be float32, but the model has parameters of {low}; build the model in float32"
+    return judged(not low, reason)
 
 
 def use_tf32(training: Training) -> None:
@@ -99,8 +99,7 @@ def use_tf32(training: Training) -> None:
     switches: list[Any] = [torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))]
     if not all(hasattr(switch, "fp32_precision") for switch in switches):
         raise MethodRefusedError(f"tf32 needs torch.backends.*.fp32_precision, which torch {torch.__version__} lacks")
-    before = [switch.fp32_precision for switch in switches]
-    if all(value == "tf32" for value in before):
+    if all(switch.fp32_precision == "tf32" for switch in switches):
         training.notes.append("precision(dtype=tf32) changed nothing: tf32 was already allowed in this process")
     for number, switch in enumerate(switches):
         hold(

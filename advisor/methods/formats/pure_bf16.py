@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from advisor.goal import Fidelity
 from advisor.methods.base import Parameter
 from advisor.methods.formats.short_training import SLICED, ShortTraining
-from advisor.methods.number_formats import refuse_device
 from advisor.methods.use import ParameterValue
 
 if TYPE_CHECKING:
@@ -17,14 +16,14 @@ __all__ = ["PureBf16"]
 
 
 class PureBf16(ShortTraining):
-    """Parameters, gradients and the optimizer's state in bfloat16; there is no float32 copy of anything.
+    """Parameters, gradients and the optimizer's state in bfloat16, without a float32 copy of any.
 
     Each update is computed in float32 from the parameter, its gradient and its state, for a few million elements at a
     time, and then rounded to bfloat16. Rounding to the nearest loses every update below 1/512 of its parameter, and
-    stops the decay of Adam's second moment; stochastic rounding keeps both on the average.
+    stops the decay of Adam's second moment; stochastic rounding keeps both on average.
 
-    Normalizations with running statistics stay in float32, and losses are computed in it. Optimizers with a
-    state format of their own keep it.
+    Normalizations with running statistics, and losses, stay in float32. Optimizers with a state format of their own
+    keep it.
     """
 
     name = "pure_bf16"
@@ -54,15 +53,10 @@ class PureBf16(ShortTraining):
         from advisor.methods.formats._float32_updates import update_in_float32
         from advisor.methods.formats._rounding import Rounding
         from advisor.methods.formats._short_state import Bfloat16State
-        from advisor.methods.formats._short_weights import clip_grad_norm_, shorten
+        from advisor.methods.formats._short_weights import clip_grad_norm_
 
-        refuse_device(self.computes_in, training.device)
         rounding = Rounding(stochastic=parameters["rounding"] == "stochastic")
-        if not shorten(training, torch.bfloat16):
-            training.notes.append(
-                "pure_bf16: the parameters came in bfloat16; what it changed is how their updates are rounded, and "
-                "that updates, losses and BatchNorm are computed in float32"
-            )
+        self.shorten(training, torch.bfloat16, "how their updates are rounded")
         training.state_parts["rounding"] = rounding
         training.clip_gradients = clip_grad_norm_
         training.change_optimizer.append(

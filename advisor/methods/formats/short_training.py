@@ -1,14 +1,22 @@
-"""Keep weights, gradients and optimizer state in 16 bits: what pure_bf16 and half_weights have in common."""
+"""What methods have in common that keep weights, gradients and optimizer state in 16 bits."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import judged
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.number_formats import FLOAT_FORMAT, judge_format
+from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
 from advisor.methods.use import Parameters
 from advisor.workload.facts import Facts
+
+if TYPE_CHECKING:
+    import torch
+
+    from advisor.training.training import Training
 
 __all__ = ["SLICED", "ShortTraining", "judge_optimizer"]
 
@@ -34,22 +42,26 @@ class ShortTraining(Method):
         verdict = judge_format(self.computes_in, facts, hardware)
         if facts is None or not verdict.applicable:
             return verdict
-        reason = judge_optimizer(facts.optimizer_class, named(facts.optimizer_class))
-        return Verdict.no(reason) if reason else Verdict.yes()
+        return judge_optimizer(facts.optimizer_class, named(facts.optimizer_class))
+
+    def shorten(self, training: Training, dtype: torch.dtype, elsewhere: str) -> None:
+        """Bring the model into the format; ``elsewhere`` says what is changed if it came in it."""
+        from advisor.methods.formats._short_weights import shorten
+
+        refuse_device(self.computes_in, training.device)
+        if not shorten(training, dtype):
+            training.notes.append(
+                f"{self.name}: the parameters came in {str(dtype).removeprefix('torch.')}; what it changed is "
+                f"{elsewhere}, and that updates, losses and BatchNorm are computed in float32"
+            )
 
 
-def judge_optimizer(optimizer: str, traits: OptimizerTraits) -> str:
-    """Why an optimizer cannot be given some of its parameters at a time; empty if it can.
-
-    Args:
-        optimizer: Its qualified class name.
-        traits: What is known of it.
-    """
-    if _in_parts(traits):
-        return ""
-    return (
+def judge_optimizer(optimizer: str, traits: OptimizerTraits) -> Verdict:
+    """Whether an optimizer, given by its qualified class name, can step on some of its parameters at a time."""
+    return judged(
+        _in_parts(traits),
         "it needs an optimizer that treats parameters one by one (of torch.optim, all but "
-        f"{' and '.join(of_torch(lambda other: not _in_parts(other)))}), but the optimizer is {optimizer}"
+        f"{' and '.join(of_torch(lambda other: not _in_parts(other)))}), but the optimizer is {optimizer}",
     )
 
 

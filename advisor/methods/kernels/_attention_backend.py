@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -14,41 +14,37 @@ from torch.overrides import TorchFunctionMode
 
 from advisor.errors import MethodRefusedError
 from advisor.training.process_setting import hold
-
-if TYPE_CHECKING:
-    from advisor.training.training import Training
+from advisor.training.training import Training
 
 __all__ = ["allow_only"]
 
 _KERNELS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "math": SDPBackend.MATH,
+    "flash": (SDPBackend.FLASH_ATTENTION, "flash_sdp"),
+    "efficient": (SDPBackend.EFFICIENT_ATTENTION, "mem_efficient_sdp"),
+    "cudnn": (SDPBackend.CUDNN_ATTENTION, "cudnn_sdp"),
+    "math": (SDPBackend.MATH, "math_sdp"),
 }
+"""Name -> the kernel, and its switch in ``torch.backends.cuda``, which also holds for a CPU."""
+
 _NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
-"""What torch says when none of the allowed kernels suits; the last on CUDA, where it then asks a kernel for plugins."""
+"""What torch says when no allowed kernel suits; the last on CUDA, where it then asks a kernel for plugins."""
 
 
 def allow_only(training: Training, kernel: str, label: str) -> None:
-    """Allow one kernel of attention in this process until the training closes.
+    """Allow one kernel of attention in this process until the training closes; ``label`` names the method in notes.
 
-    For the whole process, not per forward pass, because recomputation runs in the backward pass, outside any context.
-    The first forward pass is watched to see whether torch would have chosen the kernel anyway.
-
-    Args:
-        training: Its forward passes raise :class:`MethodRefusedError` where the kernel does not suit.
-        kernel: A name in ``_KERNELS``.
-        label: Label of the method with its parameters, for notes.
+    Not per forward pass, because recomputation runs in the backward pass, outside any context. The first forward pass
+    is watched to see whether torch would have chosen the kernel anyway. Forward passes raise
+    :class:`~advisor.errors.MethodRefusedError` where the kernel does not suit.
     """
     free = _allowed()
-    hold(training, "kernels of attention", [_KERNELS[kernel]], read=_allowed, write=_allow)
+    hold(training, "kernels of attention", [kernel], read=_allowed, write=_allow)
     watched = False
 
     @contextlib.contextmanager
     def forward() -> Generator[None, None, None]:
         nonlocal watched
-        # A compiler would have to compile the watching as well. What it compiled is only refused, never noted.
+        # A compiler would have to compile the watch too, so compiled attention is only refused, never noted.
         compiled = any(module._compiled_call_impl is not None for module in training.model.modules())
         watch = None if watched or compiled else _KernelWatch(free)
         watched = True
@@ -72,19 +68,12 @@ def allow_only(training: Training, kernel: str, label: str) -> None:
 class _KernelWatch(TorchFunctionMode):
     """Compares torch's choice of a kernel with its choice without the restriction.
 
-    Args:
-        free: The kernels that were allowed before.
-
-    Attributes:
-        calls: Attentions seen.
-        changed: Whether a choice differs.
-        saw_all: Whether all attention was seen; calls inside torch's larger functions are not.
-        reason: What torch said of an attention for which the kernel does not suit.
+    It has not seen all if torch's larger functions compute attention inside; its reason is torch's against the kernel.
     """
 
-    def __init__(self, free: list[SDPBackend]) -> None:
+    def __init__(self, free: list[str]) -> None:
         super().__init__()
-        self._free = free
+        self._free = [_KERNELS[kernel][0] for kernel in free]
         self.calls = 0
         self.changed = False
         self.saw_all = True
@@ -101,7 +90,7 @@ class _KernelWatch(TorchFunctionMode):
     def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.calls += 1
         if any(isinstance(tensor, FakeTensor) for tensor in (*args, *kwargs.values())):
-            self.saw_all = False  # torch answers for the device that they stand for, not for its kernels
+            self.saw_all = False  # Of these torch does not ask the kernels of the device.
             return
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -116,20 +105,10 @@ class _KernelWatch(TorchFunctionMode):
             self.changed |= own != torch._fused_sdp_choice(*args, **kwargs)
 
 
-def _allowed() -> list[SDPBackend]:
-    flags: Any = torch.backends.cuda  # they hold for a CPU as well
-    enabled = {
-        SDPBackend.FLASH_ATTENTION: flags.flash_sdp_enabled(),
-        SDPBackend.EFFICIENT_ATTENTION: flags.mem_efficient_sdp_enabled(),
-        SDPBackend.CUDNN_ATTENTION: flags.cudnn_sdp_enabled(),
-        SDPBackend.MATH: flags.math_sdp_enabled(),
-    }
-    return [kernel for kernel, on in enabled.items() if on]
+def _allowed() -> list[str]:
+    return [kernel for kernel, (_, switch) in _KERNELS.items() if getattr(torch.backends.cuda, f"{switch}_enabled")()]
 
 
-def _allow(kernels: list[SDPBackend]) -> None:
-    flags: Any = torch.backends.cuda
-    flags.enable_flash_sdp(SDPBackend.FLASH_ATTENTION in kernels)
-    flags.enable_mem_efficient_sdp(SDPBackend.EFFICIENT_ATTENTION in kernels)
-    flags.enable_cudnn_sdp(SDPBackend.CUDNN_ATTENTION in kernels)
-    flags.enable_math_sdp(SDPBackend.MATH in kernels)
+def _allow(kernels: list[str]) -> None:
+    for kernel, (_, switch) in _KERNELS.items():
+        getattr(torch.backends.cuda, f"enable_{switch}")(kernel in kernels)

@@ -1,45 +1,50 @@
-"""Compile modules in place with ``torch.compile``: names, state and hooks of the model stay as they are.
+"""Compile modules in place with ``torch.compile``: names, state and hooks of the model stay.
 
-A function is compiled at its first call with arguments of some kind, and the result is kept on the function's code,
-which all modules of a class share: blocks that are alike are compiled once. When the training closes, all compiled code
-of the process is dropped (``torch._dynamo.reset``), so that sizes seen in one training do not affect the next; other
-compiled code in the process is compiled again at its next call.
+A function is compiled at its first call with arguments of some kind. The result is kept on its code, which all modules
+of a class share, so blocks that are alike are compiled once. When the training closes, all compiled code of the process
+is dropped (``torch._dynamo.reset``), so that sizes seen in one training do not affect the next.
+
+Under a budget, torch's partitioner may recompute any operator in the backward pass, even dropout, whose second draw is
+another mask: the loss is right and the gradients are silently wrong. Here operators that draw are marked as kept, and a
+backward graph that still draws is refused.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._guards import active_fake_mode
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.utils.checkpoint import CheckpointPolicy
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.kernels._random_operators import KeepRandom, drawing_operators
+from advisor.methods.applying import note_if_idle
+from advisor.methods.recompute._selective_checkpoint import dropout_probability
 from advisor.training.compiler import why_not_compiled
 from advisor.training.recompute import stop_key_value_cache
+from advisor.training.replaced_attribute import replace_attribute
+from advisor.training.training import Training
 
-if TYPE_CHECKING:
-    from advisor.training.training import Training
-
-__all__ = ["BACKEND", "Backend", "CompiledCall", "compile_modules", "default_backend", "has_budget"]
+__all__ = ["BACKEND", "Backend", "CompiledCall", "KeepRandom", "compile_modules", "drawing_operators"]
 
 _RECOMPILE_LIMIT = 64
 """Kinds of arguments that one function is compiled for: kinds of blocks, with and without gradients, batch sizes."""
 
 _Compiled = Callable[..., Any]
 Backend = Callable[..., _Compiled]
-"""``(graph, inputs, *, budgeted)`` -> the compiled graph, forward and backward; ``budgeted`` if less is kept for its
-backward pass than the compiler would keep."""
+"""``(graph, inputs, *, budgeted)`` -> the compiled graph, forward and backward; ``budgeted`` if it keeps less for its
+backward pass than the compiler would."""
 
 
-def default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, budgeted: bool) -> _Compiled:
+def _default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, budgeted: bool) -> _Compiled:
     """Make kernels with torch's default compiler: C++ for a CPU, Triton for a GPU.
 
-    Random numbers are drawn by torch's own kernels, so that dropout draws the masks that it draws uncompiled.
+    Torch's own kernels draw random numbers, so that dropout draws the same masks as uncompiled.
 
     Raises:
         RuntimeError: Under a budget, the backward graph draws random numbers again.
@@ -57,28 +62,26 @@ def default_backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor],
     return compile_fx(graph, list(inputs), inner_compile=make_kernels, config_patches=patches)  # type: ignore[return-value]
 
 
-BACKEND: Backend = default_backend
+BACKEND: Backend = _default_backend
 """The backend that compiles graphs; a constant of this module, so that tests can replace it."""
 
 
 def compile_modules(
     training: Training, modules: Sequence[torch.nn.Module], label: str, *, budget: float | None = None
 ) -> None:
-    """Have modules run compiled from their next call on, until the training closes.
+    """Have modules of a training's model, none inside another, run compiled from their next call on, until it closes.
 
-    Under fake tensors nothing is compiled: the modules stay as they are, and a note says so.
-
-    Args:
-        training: The training whose modules they are.
-        modules: The modules, none inside another.
-        label: Label of the method with its parameters, for notes.
-        budget: Share of the activations, between all of them (1.0) and only the inputs (0.0), that the compiler may
-            keep for the backward pass; ``None`` leaves its default.
+    Under fake tensors nothing is compiled, and a note with the method's ``label`` says so. ``budget`` is the share of
+    the activations, from all of them (1.0) to only the inputs (0.0), that the compiler may keep for the backward pass.
 
     Raises:
-        MethodRefusedError: There is no compiler for the device, or the model is compiled already. A later call of a
-            module raises it when the module cannot be compiled.
+        MethodRefusedError: There is no compiler for the device, it knows no budgets, or the model is compiled already.
+            A call of a module raises it when the module cannot be compiled.
     """
+    import torch._functorch.config as config
+
+    if budget is not None and not hasattr(config, "activation_memory_budget"):
+        raise MethodRefusedError("this torch cannot compile under a budget (activation_memory_budget)")
     if active_fake_mode() is not None or any(isinstance(p, FakeTensor) for p in training.model.parameters()):
         training.notes.append(f"{label}: fake tensors run uncompiled; a compiled model often keeps less than they do")
         return
@@ -86,41 +89,23 @@ def compile_modules(
     if reason:
         raise MethodRefusedError(reason)
     stop_key_value_cache(training, "every block would be compiled anew, for its own entry of the cache")
+    training.on_close(torch._dynamo.reset)
     # Recomputation, with all that it restores, stays outside compiled code: each of its regions is compiled alone.
     regions = [inner for module in modules for inner in module.modules() if isinstance(inner, CheckpointWrapper)]
     compiled = [*modules, *(region._checkpoint_wrapped_module for region in regions)]
     for region in regions:
-        region.forward = torch._dynamo.disable(region.forward)  # type: ignore[method-assign,no-untyped-call]
+        replace_attribute(training, region, "forward", torch._dynamo.disable(region.forward))  # type: ignore[no-untyped-call]
     calls = [CompiledCall(module, _backend(BACKEND, budget)) for module in compiled]
     for module, call in zip(compiled, calls, strict=True):
-        module._compiled_call_impl = call
-    training.on_close(functools.partial(_run_plain, compiled, regions))
+        replace_attribute(training, module, "_compiled_call_impl", call)
     # The first step compiles; gradients and optimizer state that it created may cause another compilation.
     training.settling_steps = max(training.settling_steps, 1)
-    said = False
-
-    def say() -> None:
-        nonlocal said
-        if not said and not any(call.was_called for call in calls):
-            training.notes.append(f"{label} changed nothing: a step does not call what it compiled")
-        said = True
-
-    training.after_step.append(say)
-
-
-def has_budget() -> bool:
-    """Whether this torch can compile under a budget for saved activations."""
-    import torch._functorch.config as config
-
-    return hasattr(config, "activation_memory_budget")
+    idle = f"{label} changed nothing: a step does not call what it compiled"
+    note_if_idle(training, lambda: any(call.was_called for call in calls), idle)
 
 
 class CompiledCall:
-    """Calls a module through the compiler.
-
-    Args:
-        module: The module.
-        backend: Compiles the graphs that are found in its forward pass.
+    """Calls a module through the compiler; ``backend`` compiles the graphs of its forward pass.
 
     Attributes:
         was_called: Whether it was ever called.
@@ -141,7 +126,7 @@ class CompiledCall:
 
         self.was_called = True
         try:
-            # At its limit, the compiler would silently run the module uncompiled from then on.
+            # At its limit, the compiler would silently go on uncompiled.
             with config.patch(recompile_limit=_RECOMPILE_LIMIT, fail_on_recompile_limit_hit=True):
                 return self._call(*args, **kwargs)
         except (FailOnRecompileLimitHit, TorchDynamoException) as error:
@@ -156,14 +141,14 @@ class CompiledCall:
 def _backend(backend: Backend, budget: float | None) -> Callable[[torch.fx.GraphModule, list[torch.Tensor]], _Compiled]:
     """The backend, with settings that hold only while it compiles.
 
-    One object for all modules: code of another backend would not be reused for similar modules.
+    One object for all modules: the code of another one would not be reused for similar modules.
     """
     import torch._functorch.config as config
 
-    # The backward graph is otherwise compiled in the first backward pass, from where an error comes as any error.
+    # Otherwise the first backward pass compiles the backward graph, and its errors do not come as the compiler's.
     settings: dict[str, Any] = {"force_non_lazy_backward_lowering": True}
     if budget is not None:
-        # What was compiled elsewhere under the same budget may draw random numbers twice; the cache would not know.
+        # The cache may hold code for the same budget from elsewhere, which may draw random numbers twice.
         settings |= {"activation_memory_budget": budget, "enable_autograd_cache": False}
     settings = {key: value for key, value in settings.items() if hasattr(config, key)}
 
@@ -183,9 +168,32 @@ def _why_not_again(model: torch.nn.Module) -> str:
     return ""
 
 
-def _run_plain(compiled: Sequence[torch.nn.Module], regions: Sequence[torch.nn.Module]) -> None:
-    for module in compiled:
-        module._compiled_call_impl = None
-    for region in regions:
-        del region.forward
-    torch._dynamo.reset()
+def drawing_operators(graph: torch.fx.Graph) -> list[str]:
+    """Names of the operators of a graph that draw random numbers."""
+    return [str(node.target) for node in _drawing(graph)]
+
+
+class KeepRandom(CustomGraphPass):
+    """A pass over a joint graph: the partitioner must keep the outputs of all operators that draw random numbers."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        for node in _drawing(graph):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+    def uuid(self) -> Any:
+        """What compiled code is cached under."""
+        return "keep random numbers, version 1"
+
+
+def _drawing(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function" and _draws(node)]
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    operator = node.target
+    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    if any(argument.name == "philox_seed" for argument in operator._schema.arguments):
+        return False  # The backward pass of attention on CUDA, which is given what the forward pass drew from.
+    probability = dropout_probability(operator, node.args, node.kwargs)
+    return probability is None or bool(probability)  # Attention is tagged whether or not it drops out.

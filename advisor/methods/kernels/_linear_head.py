@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from advisor.errors import MethodRefusedError
 from advisor.training.batch.tree import IGNORED_TARGET, move
 from advisor.training.loss import default_loss, is_causal_loss
 from advisor.training.out_of_memory import is_out_of_memory
+from advisor.training.structure import output_layer
 from advisor.training.training import LinearHead, Training
 
 __all__ = ["chunked_loss", "exposes_linear_head", "find_linear_head"]
@@ -57,7 +58,7 @@ def find_linear_head(training: Training) -> LinearHead:
     """The workload's own ``linear_head``, or that of a transformers causal language model with its default loss.
 
     Raises:
-        MethodRefusedError: There is none; the message gives the reason.
+        MethodRefusedError: There is none.
     """
     if training.linear_head is not None:
         return training.linear_head
@@ -72,8 +73,7 @@ def find_linear_head(training: Training) -> LinearHead:
             f"{type(model).__name__} is not a transformers causal language model with its usual loss; expose the "
             "loss with linear_head(model, batch) -> (hidden, weight, bias or None, targets)"
         )
-    get_head = getattr(model, "get_output_embeddings", None)
-    head = get_head() if callable(get_head) else None
+    head = output_layer(model)
     if type(head) is not torch.nn.Linear:
         raise MethodRefusedError(
             f"the output embedding of {type(model).__name__} is {type(head).__name__}, not a plain torch.nn.Linear"
@@ -99,11 +99,7 @@ def exposes_linear_head(training: Training, batch: Any) -> tuple[bool, str]:
 
     Both forms are computed with the same random numbers, once with the model as it is and once with the layer's weights
     scaled up: for logits near zero, ``log(classes)`` hides soft-capping and a wrong scale. Weights, buffers, gradients
-    and the random state are left as they were.
-
-    Args:
-        training: A training to which no method was applied.
-        batch: One batch.
+    and the random state stay as they were. ``training`` is one to which no method was applied.
 
     Returns:
         The answer, and why (or why it is trusted).
@@ -111,12 +107,13 @@ def exposes_linear_head(training: Training, batch: Any) -> tuple[bool, str]:
     try:
         head = find_linear_head(training)
         moved = move(batch, training.device)
-        with _undone(training.model), torch.no_grad():
+        with _restored(training.model.buffers()), torch.no_grad():
             _, weight, bias, _ = parts = _seeded(lambda: head(training.model, moved))
             spread = float(functional.linear(parts[0].reshape(-1, parts[0].size(-1))[:256], weight, bias).std())
             drifts = [_drift(training, head, moved)]
             if spread > 0 and isinstance(weight, torch.nn.Parameter):
-                with _scaled(weight, _LOUD / spread):
+                with _restored([weight]):
+                    weight.mul_(_LOUD / spread)
                     drifts.append(_drift(training, head, moved))
     except MethodRefusedError as error:
         return False, str(error)
@@ -147,22 +144,11 @@ def _seeded(function: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _undone(model: torch.nn.Module) -> Generator[None, None, None]:
-    """Restores the buffers that a forward pass writes to."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+def _restored(tensors: Iterable[torch.Tensor]) -> Generator[None, None, None]:
+    before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, saved in before:
-                buffer.copy_(saved)
-
-
-@contextlib.contextmanager
-def _scaled(weight: torch.nn.Parameter, factor: float) -> Generator[None, None, None]:
-    before = weight.detach().clone()
-    weight.mul_(factor)
-    try:
-        yield
-    finally:
-        weight.copy_(before)
+            for tensor, saved in before:
+                tensor.copy_(saved)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -48,8 +48,9 @@ class AttentionBackend(Method):
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs attention by torch's function, and for some kernels a GPU or compute capability 8.0."""
         kernel = str(parameters["kernel"])
-        if hardware.kind is DeviceKind.CPU and kernel in _OF_GPUS:
-            return Verdict.no(_only_on_gpus(kernel, hardware.device))
+        verdict = _judge_device(kernel, hardware.device, on_gpu=hardware.kind is DeviceKind.CUDA)
+        if not verdict.applicable:
+            return verdict
         capability = hardware.compute_capability
         if capability is not None and capability < _AMPERE and kernel in _NEEDS_AMPERE:
             return Verdict.no(
@@ -68,10 +69,10 @@ class AttentionBackend(Method):
         from advisor.methods.kernels._attention_backend import allow_only
 
         kernel = str(parameters["kernel"])
-        if training.device.type != "cuda" and kernel in _OF_GPUS:
-            raise MethodRefusedError(_only_on_gpus(kernel, str(training.device)))
+        require(_judge_device(kernel, str(training.device), on_gpu=training.device.type == "cuda"))
         allow_only(training, kernel, f"attention_backend(kernel={kernel})")
 
 
-def _only_on_gpus(kernel: str, device: str) -> str:
-    return f"{kernel} is a kernel for NVIDIA GPUs, but the device is {device}"
+def _judge_device(kernel: str, device: str, *, on_gpu: bool) -> Verdict:
+    reason = f"{kernel} is a kernel for NVIDIA GPUs, but the device is {device}"
+    return judged(on_gpu or kernel not in _OF_GPUS, reason)

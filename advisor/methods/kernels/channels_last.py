@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Method, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
-    import torch
-
     from advisor.training.training import Training
 
 __all__ = ["ChannelsLast"]
@@ -50,9 +48,9 @@ class ChannelsLast(Method):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs a convolution in two or three dimensions."""
-        if facts is None or any(facts.module_counts.get(f"torch.nn.{name}") for name in _CONVOLUTIONS):
+        if facts is None:
             return Verdict.yes()
-        return Verdict.no(_without(facts.model_class))
+        return _judge(any(facts.module_counts.get(f"torch.nn.{name}") for name in _CONVOLUTIONS), facts.model_class)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Lay out the weights in place, and the inputs of every call of the model."""
@@ -62,8 +60,7 @@ class ChannelsLast(Method):
         kinds = tuple(getattr(nn, name) for name in _CONVOLUTIONS)
         model = training.model
         weights = {id(m.weight): m.weight for m in model.modules() if isinstance(m, kinds)}
-        if not weights:
-            raise MethodRefusedError(_without(type(model).__name__))
+        require(_judge(bool(weights), type(model).__name__))
         changed = False
         with torch.no_grad():
             for weight in weights.values():
@@ -76,9 +73,7 @@ class ChannelsLast(Method):
         model.register_forward_pre_hook(_lay_out_inputs, with_kwargs=True)
 
 
-def _lay_out_inputs(
-    _model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _lay_out_inputs(_model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tuple(map(_channels_last, args)), {name: _channels_last(value) for name, value in kwargs.items()}
 
 
@@ -91,5 +86,5 @@ def _channels_last(value: Any) -> Any:
     return value.contiguous(memory_format=torch.channels_last if value.dim() == 4 else torch.channels_last_3d)
 
 
-def _without(model_class: str) -> str:
-    return f"{model_class} has no convolution in two or three dimensions"
+def _judge(found: bool, model_class: str) -> Verdict:
+    return judged(found, f"{model_class} has no convolution in two or three dimensions")

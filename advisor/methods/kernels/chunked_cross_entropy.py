@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import judged
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -40,7 +41,7 @@ class ChunkedCrossEntropy(Method):
         """Needs a loss that was seen to be the cross entropy of one linear layer."""
         if facts is None:
             return Verdict.yes("only where the loss is the cross entropy of one linear layer")
-        return Verdict.yes() if facts.linear_head else Verdict.no(facts.linear_head_reason)
+        return judged(facts.linear_head, facts.linear_head_reason)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Replace the training's loss by the chunked one."""

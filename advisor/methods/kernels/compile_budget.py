@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
-from advisor.goal import Fidelity
-from advisor.hardware.hardware import Hardware
-from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.kernels.compile import judge_compiler
-from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks
-from advisor.methods.use import Parameters, ParameterValue
-from advisor.workload.facts import Facts
+from advisor.methods.base import Conflict, Parameter, Saves
+from advisor.methods.kernels.compile import Compiling
+from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, require_blocks
+from advisor.methods.use import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training
@@ -19,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["CompileBudget"]
 
 
-class CompileBudget(Method):
+class CompileBudget(Compiling):
     """Compiles each block with a budget for its saved activations; the compiler recomputes what costs least.
 
     Per block, because for a whole model the peak does not fall with the budget: all recomputed tensors are then alive
@@ -28,16 +24,11 @@ class CompileBudget(Method):
 
     name = "compile_budget"
     summary = "Compiles each repeated block to keep a share of its activations and recompute the cheapest others."
-    fidelity = Fidelity.ROUNDING
-    gradient_tolerance = 2e-3
-    update_tolerance = 0.1  # Adam blows up gradients that are zero but for rounding: a bias before BatchNorm.
-    slow_start = True
     saves = frozenset({Saves.ACTIVATIONS})
     time_ratio = 0.95
     costs = "compilation in the first steps, and the recomputation that the budget asks for, cheapest first"
     pays = "when activations fill the memory: the compiler finds what to recompute, and fuses it with its use"
     does_not_pay = "where blocks do not compile as one graph: the budget then holds for each of their graphs"
-    stage = Stage.COMPILE
     decides = WHAT_BLOCKS_KEEP
     conflicts = (Conflict("compile", "it compiles the blocks itself, with its budget"),)
     parameters = (
@@ -53,23 +44,9 @@ class CompileBudget(Method):
         "torch.compile, https://pytorch.org/blog/activation-checkpointing-techniques/"
     )
 
-    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
-        """Needs a compiler for the device, and repeated blocks."""
-        verdict = judge_compiler(facts, hardware)
-        if verdict.applicable and facts is not None:
-            return judge_blocks(facts.block_count, 1, facts.model_class)
-        return verdict
-
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Set the blocks up to be compiled when they are first called."""
-        from advisor.methods.kernels._compile import compile_modules, has_budget
-        from advisor.training.structure import find_blocks
+        from advisor.methods.kernels._compile import compile_modules
 
         budget = float(parameters["budget"])
-        blocks = find_blocks(training.model, training.blocks)
-        verdict = judge_blocks(len(blocks), 1, type(training.model).__name__)
-        if not verdict.applicable:
-            raise MethodRefusedError(verdict.reason)
-        if not has_budget():
-            raise MethodRefusedError("this torch cannot compile under a budget (activation_memory_budget)")
-        compile_modules(training, blocks, f"compile_budget(budget={budget})", budget=budget)
+        compile_modules(training, require_blocks(training), f"compile_budget(budget={budget})", budget=budget)

@@ -12,6 +12,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from advisor.errors import MethodRefusedError
+from advisor.methods.applying import load
 from advisor.methods.optimizers.adam import group_without
 from advisor.methods.optimizers.traits import TORCHAO
 from advisor.training.compiler import why_not_compiled
@@ -23,37 +24,25 @@ _TAKEN = frozenset({"amsgrad", "betas", "eps", "lr", "weight_decay"})
 
 
 def kernels_are_compiled() -> bool:
-    """Whether steps go through ``torch.compile``; not when tensors have no data, for which there is no kernel."""
+    """Whether steps go through ``torch.compile``: not for fake tensors, for which there is no kernel."""
     return detect_fake_mode() is None
 
 
 def refuse_if_not_compiled(device: torch.device) -> None:
-    """Raises :class:`MethodRefusedError` where there is no compiler for the kernels."""
-    reason = why_not_compiled(device)
-    if reason and kernels_are_compiled():
+    """Raise :class:`MethodRefusedError` where there is no compiler for the kernels."""
+    if kernels_are_compiled() and (reason := why_not_compiled(device)):
         raise MethodRefusedError(reason)
 
 
 def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> torch.optim.Optimizer:
-    """The optimizer over the same parameter groups and options.
-
-    Args:
-        plain: torch.optim.Adam or AdamW, with no option that torchao's version lacks.
-        state: ``"8bit"``, ``"4bit"`` or ``"fp8"``.
-        decays_apart: Whether weights decay as with AdamW.
+    """Torchao's optimizer for a state ``"8bit"``, ``"4bit"`` or ``"fp8"``, over the groups and options of torch's.
 
     Raises:
         MethodRefusedError: torchao cannot be imported, or has no such optimizer.
     """
-    name = f"Adam{'W' if decays_apart else ''}{_CLASSES[state]}"
-    try:
-        import torchao.optim
-
-        made = getattr(torchao.optim, name)
-    except Exception as error:  # Whatever a native library raises while it loads is the user's answer.
-        raise MethodRefusedError(f"torchao.optim.{name} cannot be imported: {error}") from error
+    made = load(f"torchao.optim:Adam{'W' if decays_apart else ''}{_CLASSES[state]}")
     optimizer: torch.optim.Optimizer = made([_translate(group) for group in plain.param_groups])
-    with unset_fake_temporarily():  # Their tables are computed once in a process, from values.
+    with unset_fake_temporarily():  # The tables are computed once in a process, from values.
         block = TORCHAO[state].block
         for signed in (True, False):
             kind = type(made._subclass_zeros(torch.empty(block), signed, block))
@@ -64,17 +53,16 @@ def build(plain: torch.optim.Optimizer, state: str, *, decays_apart: bool) -> to
 
 
 def _step(self: torch.optim.Optimizer, closure: Any = None) -> Any:
-    """A step that takes learning rates as every optimizer does: torchao's takes none but tensors."""
+    """A step that also takes learning rates that are numbers: torchao's takes only tensors."""
     for group in self.param_groups:
-        if not isinstance(group["lr"], torch.Tensor):  # Assigned by the user, or loaded from another optimizer.
-            group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32)
+        group["lr"] = _as_tensor(group["lr"])  # The user may have assigned it, or loaded it from another optimizer.
     eager = contextlib.nullcontext() if kernels_are_compiled() else torch.compiler.set_stance("force_eager")
     with eager:
         return type(self).step(self, closure)
 
 
 def _let_copy(kind: Any) -> None:
-    """Teach a class of quantized tensors to be cloned, which ``copy.deepcopy`` of an optimizer's state asks for."""
+    """Teach a class of quantized tensors to be cloned, as ``copy.deepcopy`` of an optimizer's state needs."""
 
     def clone(function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
         names, context = arguments[0].__tensor_flatten__()
@@ -85,8 +73,9 @@ def _let_copy(kind: Any) -> None:
 
 
 def _translate(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter group as torchao takes it; what the user added to it stays."""
-    translated = group_without(group, taken=_TAKEN)
-    if not isinstance(group["lr"], torch.Tensor):  # One that is given stays: its owner may write to it.
-        translated["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32)
-    return translated
+    return group_without(group, taken=_TAKEN) | {"lr": _as_tensor(group["lr"])}
+
+
+def _as_tensor(rate: Any) -> torch.Tensor:
+    """A learning rate; one that is a tensor stays: its owner may write to it."""
+    return rate if isinstance(rate, torch.Tensor) else torch.tensor(float(rate), dtype=torch.float32)

@@ -1,9 +1,8 @@
-"""Optimizers that read numbers from tensors, under fake tensors: these have none, and one is as good as another."""
+"""Optimizers that read numbers from tensors, under fake tensors: these have none, so any will do."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,13 +16,7 @@ __all__ = ["let_step_without_values"]
 class _OneForEach(TorchFunctionMode):
     """``item()`` of a fake tensor is 1.0: a factor of an update decides nothing about its memory."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.item and isinstance(args[0], FakeTensor):
             return 1.0
         return func(*args, **(kwargs or {}))

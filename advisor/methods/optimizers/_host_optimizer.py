@@ -19,37 +19,32 @@ def host_bytes(optimizer: torch.optim.Optimizer, *, gradients: int) -> int:
     """Bytes of the trained parameters, so many gradients of each, and the state that the optimizer will keep."""
     traits = traits_of(optimizer)
     return sum(
-        (1 + gradients) * p.numel() * p.element_size() + traits.state_bytes(p.shape, p.element_size(), group)
+        (1 + gradients) * p.nbytes + traits.state_bytes(p.shape, p.element_size(), group)
         for group in optimizer.param_groups
         for p in group["params"]
-        if _trained(p)
+        if p.requires_grad
     )
 
 
 class HostStep:
-    """Lets an optimizer work on copies of its parameters on the host. It stays the same object with the same groups.
+    """Lets an optimizer, and the state it has, work on host copies of the parameters. The object and its groups stay.
 
     Each gradient goes to the host as soon as the backward pass has made it, and is added there to those of earlier
     micro-batches in the same order; on a CUDA device this overlaps with the rest of the backward pass. The optimizer
-    steps on the host, and the parameters that it changed go back. Parameters that somebody else changed on the device
-    since (a loaded state) are fetched before the step; torch counts such changes, except those through ``.data``.
-
-    Args:
-        optimizer: An optimizer over parameters of the model. A state that it has moves to the host.
-        device: Where the model is.
+    steps on the host, and the parameters that it changed go back. Parameters changed on the device since (by a loaded
+    state) are fetched before the step; torch counts such changes, except those through ``.data``.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        real = detect_fake_mode() is None
-        self._stream = None
-        if device.type == "cuda" and real:
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream = None
+        if device.type == "cuda" and detect_fake_mode() is None:
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._copies: list[_Copy] = []
         for group in optimizer.param_groups:
             members = group["params"]
             for place, parameter in enumerate(members):
-                if _trained(parameter):
-                    copy = _Copy(parameter, self._stream)
+                if parameter.requires_grad:
+                    copy = _Copy(parameter, stream)
                     self._copies.append(copy)
                     members[place] = copy.host
                     if parameter in optimizer.state:
@@ -89,14 +84,14 @@ class _Copy:
         parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
 
     def fetch(self, *, always: bool = False) -> None:
-        """Copy the parameter to the host, if a step will use it and it is not the one that was sent back."""
+        """Copy the parameter to the host if a step will use it and it is no longer what was sent back."""
         if always or (self.host.grad is not None and self._parameter._version != self._version):
             with torch.no_grad():
                 self.host.copy_(self._parameter)
             self._version = self._parameter._version
 
     def receive(self) -> None:
-        """Wait for the gradient that is on its way, and add it to those that came before."""
+        """Wait for the gradient on its way, and add it to those before."""
         if self._arrived is not None:
             self._arrived.synchronize()
         if self._waiting:
@@ -113,7 +108,6 @@ class _Copy:
             self._version = self._parameter._version
 
     def _take(self, parameter: torch.Tensor) -> None:
-        """Move the gradient that a backward pass has just completed."""
         gradient = parameter.grad
         assert gradient is not None
         if gradient.layout != torch.strided:
@@ -121,7 +115,7 @@ class _Copy:
                 f"gradients must be dense to go to the host, but one is {gradient.layout}; build the embedding with "
                 "sparse=False, or remove host_optimizer from the policy"
             )
-        self.receive()  # Of the micro-batch before: it has long arrived.
+        self.receive()  # That of the micro-batch before has long arrived.
         if self.host.grad is None:
             self._total = self._buffer(gradient) if self._total is None else self._total
             self._send(gradient, self._total)
@@ -140,16 +134,12 @@ class _Copy:
         with torch.cuda.stream(self._stream):
             target.copy_(gradient, non_blocking=True)
             self._arrived.record(self._stream)
-        gradient.record_stream(self._stream)  # Its memory is not for others until it was read.
+        gradient.record_stream(self._stream)  # Its memory is not reused until it was read.
 
     def _buffer(self, like: torch.Tensor) -> torch.Tensor:
         """Host memory for a tensor; page-locked for a CUDA device, so that copies need not wait."""
         with memory_of(Side.HOST):
             return torch.empty_like(like, device="cpu", pin_memory=self._stream is not None, requires_grad=False)
-
-
-def _trained(parameter: torch.Tensor) -> bool:
-    return parameter.requires_grad
 
 
 def _moved(entries: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, overload
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,18 +11,14 @@ from torch import nn
 __all__ = ["MuonBeside"]
 
 _SHARED = ("lr", "initial_lr", "weight_decay")
-"""What a group of matrices takes from the group that they were in; all else means other things to Muon."""
+"""Options that a group of matrices takes over from their former group; others mean something else to Muon."""
 
 
 class MuonBeside(torch.optim.Optimizer):
-    """One optimizer with the groups and the state of two.
+    """One optimizer with the groups and the state of two: Muon, and the user's, which has not stepped.
 
     Its groups are those of Muon, one for each group that has matrices, and then the user's own, which lose these. All
-    three optimizers have the same dictionaries: whoever changes a learning rate changes it for the part that steps.
-
-    Args:
-        beside: The user's optimizer; it has not stepped.
-        matrices: Those of its parameters that Muon steps; at least one.
+    three optimizers share the dictionaries, so a changed learning rate reaches the part that steps.
     """
 
     def __init__(self, beside: torch.optim.Optimizer, matrices: Collection[nn.Parameter]) -> None:
@@ -44,13 +40,7 @@ class MuonBeside(torch.optim.Optimizer):
         for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             getattr(self._beside, hooks).clear()
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Any = None) -> Any:
         """Step both."""
         loss = None
         if closure is not None:

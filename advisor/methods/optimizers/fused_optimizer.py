@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import require
 from advisor.methods.base import Method, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER
 from advisor.methods.optimizers.optimizer_class import class_name_of
@@ -27,8 +28,8 @@ __all__ = ["FusedOptimizer"]
 class FusedOptimizer(Method):
     """Builds the same optimizer again with ``fused=True``: its step is one kernel over all parameters.
 
-    It takes the place of ``foreach=True``, which torch chooses on a GPU by itself and which needs memory for its
-    intermediate results. Under float16 the kernel unscales the gradients and skips the step by itself.
+    It takes the place of ``foreach=True``, torch's own choice on a GPU, which needs memory for intermediate results.
+    Under float16 the kernel itself unscales the gradients and skips the step.
     """
 
     name = "fused_optimizer"
@@ -51,24 +52,25 @@ class FusedOptimizer(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Build the optimizer again, after one fused step aside, to see that there is a kernel for it."""
+        import torch
+
         plain = training.optimizer
         for group in plain.param_groups:
-            verdict = _judge(class_name_of(plain), group)
-            if not verdict.applicable:
-                raise MethodRefusedError(verdict.reason)
+            require(_judge(class_name_of(plain), group))
         if all(group["fused"] for group in plain.param_groups):
             training.notes.append("fused_optimizer changed nothing: the optimizer is fused already")
             return
-        if any(_steps(entries) for entries in plain.state.values()):
+        if any(float(entries.get("step", 1.0)) for entries in plain.state.values()):  # Adagrad has a state at once.
             raise MethodRefusedError("the optimizer has already stepped; apply fused_optimizer before training starts")
-        options = _options(plain)
         if any(getattr(module, "sparse", False) is True for module in training.model.modules()):
             raise MethodRefusedError("torch has no fused step for sparse gradients, but an embedding has sparse=True")
-        smallest: dict[object, Any] = {}
-        for parameter in (parameter for group in plain.param_groups for parameter in group["params"]):
-            if parameter.dtype not in smallest or parameter.numel() < smallest[parameter.dtype].numel():
-                smallest[parameter.dtype] = parameter
-        for parameter in smallest.values():  # one of each format: there is no kernel for complex numbers, say
+        # The class notes more defaults than it takes.
+        taken = inspect.signature(type(plain)).parameters
+        options = {name: value for name, value in plain.defaults.items() if name in taken}
+        options |= {"fused": True, "foreach": False}
+        every = (parameter for group in plain.param_groups for parameter in group["params"])
+        smallest = {parameter.dtype: parameter for parameter in sorted(every, key=torch.Tensor.numel, reverse=True)}
+        for parameter in smallest.values():  # One of each format: there is no kernel for complex numbers, say.
             _try(type(plain), options, parameter)
         groups = [group | {"fused": True, "foreach": False} for group in plain.param_groups]
         training.optimizer = type(plain)(groups, **options)
@@ -83,24 +85,8 @@ def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
     return Verdict.yes()
 
 
-def _steps(entries: Mapping[str, Any]) -> float:
-    """Steps that a parameter's state has seen; Adagrad makes its state before the first."""
-    return float(entries.get("step", 1.0))
-
-
-def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What to construct the fused optimizer with: the defaults that its class takes; it notes more among them."""
-    taken = inspect.signature(type(optimizer)).parameters
-    known = {name: value for name, value in optimizer.defaults.items() if name in taken}
-    return known | {"fused": True, "foreach": False}
-
-
 def _try(kind: Any, options: Mapping[str, Any], like: torch.Tensor) -> None:
-    """Step on a parameter of its own.
-
-    Raises:
-        MethodRefusedError: torch has no such kernel for this device, or for parameters that are sliced.
-    """
+    """Step on a parameter of its own, to see whether torch has such a kernel for this device and kind of parameter."""
     import torch
 
     parameter = torch.nn.Parameter(torch.ones_like(like))

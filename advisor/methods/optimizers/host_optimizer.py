@@ -8,6 +8,7 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.host import host_memory
+from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.traits import UNKNOWN, OptimizerTraits, named
 from advisor.methods.use import Parameters, ParameterValue
@@ -26,9 +27,9 @@ _HOST_SHARE = 0.8
 class HostOptimizer(Method):
     """Moves each gradient to the host during the backward pass, steps there, and brings the parameters back.
 
-    The optimizer is the user's own object: it works on copies of the parameters, so that schedulers, parameter groups
-    and saved states work as before. In a custom loop, clip with ``training.clip_grad_norm``: the parameters of the
-    model have no gradients left. Where the device is a CPU too, parameters are equal to the bit.
+    The optimizer is the user's own object, working on copies of the parameters, so schedulers, parameter groups and
+    saved states work as before. In a custom loop, clip with ``training.clip_grad_norm``: the model's parameters have no
+    gradients left. Where the device is a CPU too, parameters are bit-equal.
     """
 
     name = "host_optimizer"
@@ -81,17 +82,14 @@ class HostOptimizer(Method):
                 "it steps on copies of the parameters, which a step that was given to this optimizer object knows "
                 "nothing of; make it a hook (optimizer.register_step_pre_hook), or clip with max_grad_norm"
             )
-        # Of each gradient there are two while that of a micro-batch is added to those before it.
+        # There are two of each gradient while that of a micro-batch is added to those before it.
         needed = host_bytes(optimizer, gradients=1 if training.micro_batch is None else 2)
-        verdict = _judge_memory(class_name_of(optimizer), traits_of(optimizer), needed, host_memory().free_bytes)
-        if not verdict.applicable:
-            raise MethodRefusedError(verdict.reason)
+        require(_judge_memory(class_name_of(optimizer), traits_of(optimizer), needed, host_memory().free_bytes))
         step = HostStep(optimizer, training.device)
         training.before_gradients_are_used.append(step.complete_gradients)
 
 
 def _judge_memory(optimizer: str, traits: OptimizerTraits, needed: int, free: int) -> Verdict:
-    """Whether the host holds copies of the parameters, their gradients and the state of an optimizer."""
     if needed <= _HOST_SHARE * free:
         return Verdict.yes()
     unknown = f" (up to {traits.state} numbers per parameter, as {optimizer} is not a known class)"

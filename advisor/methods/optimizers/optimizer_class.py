@@ -1,16 +1,19 @@
-"""The class of an optimizer that is there: its name, its traits, and whether it steps as that class does."""
+"""An optimizer that is there: its class, its traits, whether it steps as its class does, and a part of it alone."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from advisor.methods.optimizers.traits import OptimizerTraits, named
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["class_name_of", "has_own_step", "traits_of"]
+__all__ = ["class_name_of", "has_own_step", "narrowed", "traits_of"]
 
 
 def class_name_of(optimizer: torch.optim.Optimizer) -> str:
@@ -28,9 +31,9 @@ def traits_of(optimizer: torch.optim.Optimizer) -> OptimizerTraits:
 
 
 def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the user gave this one object another step, as to clip gradients in it: its class has not got that.
+    """Whether the user gave this one object another step, as to clip gradients in it.
 
-    Schedulers wrap the step, and so do methods; what they wrap is the class's all the same.
+    Schedulers wrap the step, and so do methods; inside is the class's all the same.
     """
     step = vars(optimizer).get("step")
     if step is None:
@@ -39,3 +42,20 @@ def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
     return plain is not inspect.unwrap(type(optimizer).step) and not getattr(plain, "__module__", "").startswith(
         "advisor."
     )
+
+
+@contextlib.contextmanager
+def narrowed(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], members: Sequence[torch.Tensor], *hooks: str
+) -> Generator[None, None, None]:
+    """Context in which an optimizer has one group, with some members, and none of some hooks, given by attribute."""
+    replaced = {"param_groups": [group], **{name: OrderedDict() for name in hooks}}
+    before = {name: getattr(optimizer, name) for name in replaced}
+    plain = group["params"]
+    group["params"] = members
+    vars(optimizer).update(replaced)
+    try:
+        yield
+    finally:
+        group["params"] = plain
+        vars(optimizer).update(before)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
+from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
+from advisor.methods.optimizers.optimizer_class import class_name_of, narrowed, traits_of
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -25,8 +26,8 @@ __all__ = ["OptimizerInBackward"]
 class OptimizerInBackward(Method):
     """Steps the optimizer on one parameter at a time, from a hook that runs when its gradient is accumulated.
 
-    The optimizer is the user's own object, with its parameter groups narrowed during the hook, so that learning-rate
-    schedulers, parameter groups and checkpoints work as before.
+    The optimizer is the user's own object, with its groups narrowed during the hook, so schedulers, parameter groups
+    and checkpoints work as before.
     """
 
     name = "optimizer_in_backward"
@@ -57,9 +58,7 @@ class OptimizerInBackward(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Hook every parameter of the optimizer."""
         optimizer = training.optimizer
-        verdict = _judge(class_name_of(optimizer), traits_of(optimizer), training.max_grad_norm)
-        if not verdict.applicable:
-            raise MethodRefusedError(verdict.reason)
+        require(_judge(class_name_of(optimizer), traits_of(optimizer), training.max_grad_norm))
         if training.gradient_scaler is not None:
             raise MethodRefusedError(self.conflicts[0].reason)
         if optimizer._optimizer_step_pre_hooks:
@@ -87,7 +86,6 @@ class _ParameterStepper:
         self._lock = threading.Lock()
 
     def step(self, parameter: torch.Tensor) -> None:
-        """Update one parameter from its gradient and drop the gradient."""
         with self._lock:
             if id(parameter) in self._stepped:
                 raise MethodRefusedError(
@@ -99,19 +97,12 @@ class _ParameterStepper:
             optimizer = self._training.optimizer
             groups = optimizer.param_groups
             group = next(g for g in groups if any(parameter is member for member in g["params"]))
-            members = group["params"]
-            hooks = optimizer._optimizer_step_post_hooks
-            optimizer.param_groups, group["params"] = [group], [parameter]
-            optimizer._optimizer_step_post_hooks = type(hooks)()
-            try:
+            with narrowed(optimizer, group, [parameter], "_optimizer_step_post_hooks"):
                 optimizer.step()
-            finally:
-                optimizer.param_groups, group["params"] = groups, members
-                optimizer._optimizer_step_post_hooks = hooks
             parameter.grad = None
 
     def begin_next(self) -> None:
-        """Allow every parameter one more update, and run what the user wants done after a step, once.
+        """Allow every parameter one more update, and run the user's hooks after a step, once.
 
         Raises:
             MethodRefusedError: A parameter has a gradient left, because it did not require one when it was looked at.
@@ -120,7 +111,7 @@ class _ParameterStepper:
         optimizer = self._training.optimizer
         for hook in list(optimizer._optimizer_step_post_hooks.values()):
             hook(optimizer, (), {})
-        left = [p for group in self._training.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        left = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if left:
             raise MethodRefusedError(
                 f"every trained parameter must require a gradient when optimizer_in_backward is applied, but "

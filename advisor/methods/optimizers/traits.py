@@ -72,23 +72,12 @@ class OptimizerTraits(msgspec.Struct, frozen=True, kw_only=True):
     adam: bool = False
     decays_apart: bool = False
 
-    @property
-    def own_format(self) -> bool:
-        """Whether it decides in which format its state is kept, whatever that of the parameters."""
-        return self.itemsize is not None or self.quantized is not None
-
     def state_tensors(self, options: Mapping[str, Any]) -> int:
         """State tensors of the size of a parameter, with the options of its group."""
         return self.state + sum(more for option, more in self.state_with.items() if options.get(option))
 
     def state_bytes(self, shape: Sequence[int], itemsize: int, options: Mapping[str, Any]) -> int:
-        """Bytes of the state of one parameter.
-
-        Args:
-            shape: Of the parameter.
-            itemsize: Bytes of one of its numbers.
-            options: Of its group, or the optimizer's defaults.
-        """
+        """Bytes of the state of a parameter whose numbers have ``itemsize`` bytes, with the options of its group."""
         numbers = math.prod(shape)
         if self.quantized is not None and self.quantized.takes(numbers):
             return self.state_tensors(options) * self.quantized.tensor_bytes(numbers)
@@ -161,16 +150,13 @@ TORCHAO = {
 """The formats of its Adams, by what ends the name of their class in lower case."""
 
 
-def _of_bitsandbytes(state: int, bits: str) -> OptimizerTraits:
-    quantized = BITSANDBYTES_8BIT if bits == "8bit" else None
-    return OptimizerTraits(state=state, itemsize=4, quantized=quantized, rebuilds=False)
-
-
 _OTHERS = {
     **{
-        f"bitsandbytes.optim.{name}{bits}": _of_bitsandbytes(state, bits)
+        f"bitsandbytes.optim.{name}{bits}": OptimizerTraits(
+            state=state, itemsize=4, quantized=quantized, rebuilds=False
+        )
         for name, state in _BITSANDBYTES.items()
-        for bits in ("", "32bit", "8bit")
+        for bits, quantized in (("", None), ("32bit", None), ("8bit", BITSANDBYTES_8BIT))
         if not (bits == "32bit" and "AdEMAMix" in name)  # Those two make a state of the wrong shape.
     },
     **{

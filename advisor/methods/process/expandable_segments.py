@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -40,7 +41,7 @@ class ExpandableSegments(Method):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only for the CUDA allocator."""
-        return Verdict.yes() if hardware.kind is DeviceKind.CUDA else Verdict.no(_not_cuda(hardware.device))
+        return _judge_device(hardware.device, on_gpu=hardware.kind is DeviceKind.CUDA)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Change the setting, after giving back what the allocator holds unused in segments of the old kind."""
@@ -48,8 +49,7 @@ class ExpandableSegments(Method):
 
         from advisor.training.process_setting import hold, is_held
 
-        if training.device.type != "cuda":
-            raise MethodRefusedError(_not_cuda(str(training.device)))
+        require(_judge_device(str(training.device), on_gpu=training.device.type == "cuda"))
         backend = torch.cuda.get_allocator_backend()
         if backend != "native":
             raise MethodRefusedError(f"the allocator must be torch's native one, but it is {backend}")
@@ -65,42 +65,30 @@ class ExpandableSegments(Method):
         if not on:
             torch.cuda.empty_cache()
         # What is not named goes back to its default, so all other settings are given again.
-        hold(
-            training,
-            _NAME,
-            True,
-            read=lambda: on,
-            write=lambda value: change(",".join([*others, f"{_NAME}:{value}"])),
-        )
+        hold(training, _NAME, True, read=lambda: on, write=lambda on: change(",".join([*others, f"{_NAME}:{on}"])))
 
 
 def _settings() -> str:
     """The allocator's settings, as they would be written in the environment."""
     import torch
 
-    known: Callable[[], str] | None = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
-    if known is not None:
-        return known()
+    if hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        return torch._C._accelerator_getAllocatorSettings()
     return next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
 
 
 def _setter() -> Callable[[str], None]:
-    """Torch's function that changes the settings; its name depends on the version.
-
-    Raises:
-        MethodRefusedError: This torch has none.
-    """
+    """Torch's function that changes the settings; its name depends on the version."""
     import torch
 
     for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):
-        setter: Callable[[str], None] | None = getattr(torch._C, name, None)
-        if setter is not None:
-            return setter
+        if hasattr(torch._C, name):
+            return getattr(torch._C, name)  # type: ignore[no-any-return]
     raise MethodRefusedError(
         f"torch {torch.__version__} cannot change its allocator in a running process; set the environment variable "
         f"PYTORCH_CUDA_ALLOC_CONF={_NAME}:True instead"
     )
 
 
-def _not_cuda(device: str) -> str:
-    return f"it is a setting of the CUDA allocator, but the device is {device}"
+def _judge_device(device: str, *, on_gpu: bool) -> Verdict:
+    return judged(on_gpu, f"it is a setting of the CUDA allocator, but the device is {device}")

@@ -1,4 +1,4 @@
-"""What glibc, the C library of most Linux systems, lets a running process decide about its memory."""
+"""Memory settings of glibc, the C library of most Linux systems, in a running process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PROBED_BYTES = 64 * 2**20
 
 
 def why_no_mallopt() -> str:
-    """Why ``mallopt`` does not decide what this process's memory is taken from; empty if it does."""
+    """Why ``mallopt`` does not decide where this process's memory comes from; empty if it does."""
     if sys.platform != "linux":
         return f"it is a setting of glibc, the C library of most Linux systems, but the system is {sys.platform}"
     process = ctypes.CDLL(None)
@@ -54,17 +54,16 @@ def keeps_by_environment() -> bool:
 def keep_freed_memory() -> None:
     """Serve blocks of every size from the heap, and never shorten the heap.
 
-    A threshold does not do it: glibc refuses one above 32 MiB, and activations are larger.
+    A threshold is not enough: glibc refuses any above 32 MiB, and activations are larger.
     """
     _set(_MMAP_MAX, 0)
     _set(_TRIM_THRESHOLD, -1)
 
 
 def usual_again() -> None:
-    """Set the thresholds that glibc reaches by itself in a process that freed large blocks, and return free memory.
+    """Set the thresholds at which glibc's own adjustment to freed blocks ends, and return free memory.
 
-    glibc adjusts its thresholds to the blocks that are freed, until a program sets one of them; it cannot be told to
-    go on with that. These are the values at which its adjusting ends.
+    The adjustment stops for good when a program sets a threshold.
     """
     _set(_MMAP_MAX, _USUAL_MAPPINGS)
     _set(_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
@@ -84,10 +83,7 @@ def resident_bytes() -> int:
 
 
 def gives_back() -> bool:
-    """Whether a large block of torch's goes back to the system when it is freed.
-
-    Where memory that is free already serves the block, it does not.
-    """
+    """Whether a large block of torch's goes back to the system when it is freed; not if free memory served it."""
     import torch
 
     block: torch.UntypedStorage = torch.UntypedStorage(_PROBED_BYTES)  # type: ignore[no-untyped-call]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
@@ -22,10 +22,9 @@ _NAME = "intraop_threads"
 class IntraopThreads(Method):
     """Calls ``torch.set_num_threads`` with a smaller number than the process began with.
 
-    torch starts a thread for every core and cuts each operator into as many parts. The operator ends when the slowest
-    part does, and the threads that wait for it spin: if another program keeps a core busy, a step can take ten times as
-    long as on a single thread. In a container that may use two of 64 cores it does so always. Small tensors are not
-    worth sharing at all.
+    torch starts a thread for every core and cuts each operator into as many parts. The operator ends with its slowest
+    part, for which the other threads spin: if another program keeps a core busy, a step can take ten times as long as
+    on one thread. So it does always in a container that may use two of 64 cores. Small tensors are not worth sharing.
     """
 
     name = _NAME
@@ -49,17 +48,17 @@ class IntraopThreads(Method):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only on a CPU, and only for fewer threads than there are."""
-        if hardware.kind is not DeviceKind.CPU:
-            return Verdict.no(_not_cpu(hardware.device))
+        verdict = _judge_device(hardware.device, on_cpu=hardware.kind is DeviceKind.CPU)
+        if not verdict.applicable:
+            return verdict
         rates = None if facts is None else facts.device_rates
         has = hardware.host_cores if rates is None else max(rates.thread_rates, default=1)
-        count = _count(parameters)
-        return Verdict.yes() if count < has else Verdict.no(f"this training has no more than {has} by itself")
+        return judged(int(parameters["count"]) < has, f"this training has no more than {has} by itself")
 
     def measured_time_ratio(self, parameters: Parameters, facts: Facts) -> float | None:
         """By the operators that the probe ran with so many threads and with all; unmeasured, nobody would choose it."""
         rates = {} if facts.device_rates is None else facts.device_rates.thread_rates
-        rate = rates.get(_count(parameters))
+        rate = rates.get(int(parameters["count"]))
         return 1.0 if rate is None else rates[max(rates)] / rate
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
@@ -68,20 +67,13 @@ class IntraopThreads(Method):
 
         from advisor.training.process_setting import hold
 
-        if training.device.type != "cpu":
-            raise MethodRefusedError(_not_cpu(str(training.device)))
-        count, has = _count(parameters), torch.get_num_threads()
+        require(_judge_device(str(training.device), on_cpu=training.device.type == "cpu"))
+        count, has = int(parameters["count"]), torch.get_num_threads()
         if count >= has:
             training.notes.append(f"{_NAME} changed nothing: this process has no more than {has} threads by itself")
             return
         hold(training, _NAME, count, read=torch.get_num_threads, write=torch.set_num_threads)
 
 
-def _count(parameters: Parameters) -> int:
-    count = parameters["count"]
-    assert isinstance(count, int), f"a number of threads, got {count!r}"
-    return count
-
-
-def _not_cpu(device: str) -> str:
-    return f"it is about the threads of a CPU's operators, and the training's run on {device}"
+def _judge_device(device: str, *, on_cpu: bool) -> Verdict:
+    return judged(on_cpu, f"it is about the threads of a CPU's operators, and the training's run on {device}")

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Stage, Verdict
-from advisor.methods.process.glibc import (
-    gives_back,
-    keep_freed_memory,
-    keeps_by_environment,
-    resident_bytes,
-    trim,
-    usual_again,
-    why_no_mallopt,
-)
+from advisor.methods.process import glibc
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
@@ -28,29 +20,26 @@ __all__ = ["RetainFreedMemory"]
 _NAME = "retain_freed_memory"
 
 _SURPLUS = 1.5
-"""Times as much as a step needs that is held before what is free goes back to the system."""
-
+"""Multiple of a step's need above which free memory goes back to the system."""
 
 _FEWEST_STEPS = 4
-"""Gaps take more steps than these to add up to a surplus again: before, it is the steps that need more."""
+"""Gaps need more steps than these to add up to a surplus again; until then, the steps need more."""
 
 
 class RetainFreedMemory(Method):
     """Has glibc serve blocks of every size from its heap and never shorten it, for the whole process.
 
-    By default large blocks are mappings of their own: freeing one gives its pages back to the system, and the next
-    step takes them again, each page zeroed by the kernel when it is first written to. torch caches memory on a GPU;
-    on a CPU it leaves that to the C library. What was allocated before stays where it is, so that applying this to a
-    model that is built already is no worse.
+    By default large blocks are mappings of their own: freeing one gives its pages back to the system, and the next step
+    takes them again, each zeroed by the kernel at its first write. On a GPU torch caches memory; on a CPU it leaves
+    that to the C library. What was allocated before stays where it is.
 
     Blocks of changing sizes leave gaps, and glibc before 2.38 does not even fill the gap of an aligned block with
-    another of its size (bug 14581). So where half again as much is held as a step needs, all that is free goes back
-    to the system once.
+    another of its size (bug 14581). So when half again as much is held as a step needs, all that is free goes back
+    once.
 
-    The setting cannot be undone for good: glibc adjusts its thresholds to what a program frees, until one is set.
-    When the training closes, they are set to the values at which that adjusting ends, and what is free goes back to
-    the system. In a process that starts anew the environment variables ``MALLOC_MMAP_MAX_=0`` and
-    ``MALLOC_TRIM_THRESHOLD_=-1`` do the same.
+    The setting cannot be fully undone: glibc adjusts its thresholds to what a program frees only until one is set. When
+    the training closes, they get the values at which the adjustment ends, and what is free goes back. For a new
+    process, the environment variables ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=-1`` do the same.
     """
 
     name = _NAME
@@ -69,16 +58,14 @@ class RetainFreedMemory(Method):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Only for tensors in the host's memory, and only with glibc's allocator."""
-        reason = _not_cpu(hardware.device) if hardware.kind is not DeviceKind.CPU else why_no_mallopt()
-        return Verdict.no(reason) if reason else Verdict.yes()
+        return _judge(hardware.device, on_cpu=hardware.kind is DeviceKind.CPU)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
-        """Change the setting, and see that it has an effect."""
+        """Change the setting, and check that it has an effect."""
         from advisor.training.process_setting import hold, is_held
 
-        if reason := _not_cpu(str(training.device)) if training.device.type != "cpu" else why_no_mallopt():
-            raise MethodRefusedError(reason)
-        if keeps_by_environment():
+        require(_judge(str(training.device), on_cpu=training.device.type == "cpu"))
+        if glibc.keeps_by_environment():
             training.notes.append(f"{_NAME} changed nothing: this process was started so that it keeps what it frees")
             return
         on = is_held(_NAME)
@@ -87,10 +74,10 @@ class RetainFreedMemory(Method):
             _NAME,
             True,
             read=lambda: on,
-            write=lambda value: keep_freed_memory() if value else usual_again(),
+            write=lambda on: glibc.keep_freed_memory() if on else glibc.usual_again(),
         )
         training.after_step.append(_Surplus(training))
-        if not on and gives_back():
+        if not on and glibc.gives_back():
             training.notes.append(
                 f"{_NAME} changed nothing: what torch frees here goes back to the system whatever glibc is told (it "
                 "keeps what the main thread frees, and torch must take its memory from it)"
@@ -98,11 +85,7 @@ class RetainFreedMemory(Method):
 
 
 class _Surplus:
-    """Gives back what is free after a step, where blocks of changing sizes left too many gaps.
-
-    Args:
-        training: Whose steps they are.
-    """
+    """Gives back free memory after a step if blocks of changing sizes have left too many gaps."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
@@ -111,20 +94,25 @@ class _Surplus:
         self._steps = 0
 
     def __call__(self) -> None:
-        held_bytes = resident_bytes()
+        held_bytes = glibc.resident_bytes()
         self._steps += 1
         micro_batch = self._training.micro_batch or 0
         if micro_batch > self._largest_batch:
             self._largest_batch, self._steps = micro_batch, 1
         too_much = held_bytes > _SURPLUS * self._needed_bytes
         if self._steps == 1 or (too_much and self._steps <= _FEWEST_STEPS):
-            # What is held after the first steps of a larger batch, or after all that was free went back, is what these
-            # steps need: otherwise a larger batch gives back in every step what its next one takes again.
+            # What is held after the first steps of a larger batch, or after free memory went back, is what steps need:
+            # otherwise each would give back what the next takes again.
             self._needed_bytes = max(self._needed_bytes, held_bytes)
         elif too_much:
-            trim()
+            glibc.trim()
             self._steps = 0
 
 
-def _not_cpu(device: str) -> str:
-    return f"it is about the host's memory, and the training's is on {device}, where torch keeps it already"
+def _judge(device: str, *, on_cpu: bool) -> Verdict:
+    if not on_cpu:
+        return Verdict.no(
+            f"it is about the host's memory, and the training's is on {device}, where torch keeps it already"
+        )
+    reason = glibc.why_no_mallopt()
+    return judged(not reason, reason)

@@ -33,22 +33,13 @@ _FLOPS_PER_BYTE = 100
 
 
 def require_visible_hooks() -> None:
-    """Require a torch that tells which saved-tensor hooks are in use, so that others can be put around them.
-
-    Raises:
-        MethodRefusedError: It does not.
-    """
+    """Raise :class:`MethodRefusedError` if this torch does not tell which saved-tensor hooks are in use."""
     if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
         raise MethodRefusedError("this version of torch does not tell which saved-tensor hooks are in use")
 
 
 class BlockCosts:
-    """Segments of one recomputed block each, which measure it.
-
-    Args:
-        blocks: The blocks of a chain.
-        generators: All that the blocks may draw random numbers from.
-    """
+    """Segments of one recomputed block of a chain each, which measure it."""
 
     def __init__(self, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._kinds = [(type(block), tuple(tuple(one.shape) for one in block.parameters())) for block in blocks]
@@ -64,8 +55,6 @@ class BlockCosts:
 
 
 class _Measured:
-    """Runs one block as a region of its own, and measures it."""
-
     def __init__(self, modules: Sequence[nn.Module], generators: Sequence[RandomSource]) -> None:
         self._contexts = region_contexts(modules, generators)
         self._warm = False

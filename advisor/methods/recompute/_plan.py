@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,38 +15,21 @@ from advisor.training.chain import Chain, Segment
 from advisor.training.random_state import RandomSource, default_generators
 from advisor.training.recompute import region_contexts, stop_key_value_cache
 from advisor.training.structure import stages_of
+from advisor.training.training import Training
 
-if TYPE_CHECKING:
-    from advisor.training.training import Training
-
-__all__ = ["by_stages", "chain_of", "run_by_plan", "segments_of"]
+__all__ = ["chain_of", "run_by_plan", "segments_of"]
 
 
 def run_by_plan(training: Training, plan: Callable[[int], Plan], least: int) -> None:
-    """Change a training's model in place so that the blocks of each of its stages run by a plan.
-
-    Args:
-        training: The training.
-        plan: Number of blocks -> their plan.
-        least: Fewest blocks that the model must have.
+    """Change a training's model in place so that the blocks of each of its stages run by a plan for their number.
 
     Raises:
-        MethodRefusedError: The model has fewer.
+        MethodRefusedError: The model has fewer than ``least`` blocks.
     """
     chain, blocks = chain_of(training, least)
-    whole = by_stages(training.model, blocks, lambda stage: plan(len(stage)))
+    stages = stages_of(training.model, blocks)
+    whole = tuple(item for stage in stages for item in shifted(plan(len(stage)), stage.start))
     chain.segments = segments_of(whole, blocks, default_generators(training.model))
-
-
-def by_stages(model: nn.Module, blocks: Sequence[nn.Module], plan: Callable[[range], Plan]) -> Plan:
-    """A plan for all blocks, in which no segment reaches from one stage into the next.
-
-    Args:
-        model: The model.
-        blocks: Its blocks.
-        plan: Numbers of the blocks of a stage -> their plan, numbered from 0.
-    """
-    return tuple(item for stage in stages_of(model, blocks) for item in shifted(plan(stage), stage.start))
 
 
 def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:
@@ -62,12 +44,9 @@ def chain_of(training: Training, least: int) -> tuple[Chain, list[nn.Module]]:
 
 
 def segments_of(plan: Plan, blocks: Sequence[nn.Module], generators: Sequence[RandomSource]) -> tuple[Segment, ...]:
-    """The segments of a chain that runs by a plan. Blocks that keep everything are in none.
+    """The segments of a chain that runs by a plan for all blocks. Those that keep everything are in none.
 
-    Args:
-        plan: A plan for all blocks.
-        blocks: The blocks of the model themselves, whose buffers are guarded.
-        generators: All that the blocks may draw random numbers from.
+    The blocks are those of the model themselves, whose buffers are guarded; ``generators`` all that they may draw from.
     """
     return tuple(
         Segment(blocks_in(item)[0], blocks_in(item)[-1] + 1, _Region(item, blocks, generators))
@@ -86,7 +65,6 @@ class _Region:
         self._contexts = region_contexts([blocks[number] for number in numbers], generators)
 
     def __call__(self, blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
-        """Run the blocks of the segment, whose first is the first of this region."""
         return self._run(blocks, self._first, hidden, call)
 
     def _run(self, blocks: Sequence[nn.Module], offset: int, hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:

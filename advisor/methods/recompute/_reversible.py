@@ -1,20 +1,20 @@
 """Residual blocks with a momentum, whose backward pass computes their inputs from their outputs.
 
-A residual block makes ``x + f(x)`` of its input. With an additional velocity ``v`` it becomes
+A residual block computes ``x + f(x)``. With a velocity ``v`` it becomes
 
-    v' = momentum * v + (1 - momentum) * f(x)
-    x' = x + v'
+    v' = momentum * v + (1 - momentum) * f(x) x' = x + v'
 
-which can be inverted without inverting ``f``: ``x = x' - v'``, ``v = (v' - (1 - momentum) * f(x)) / momentum``. So a
-run of blocks keeps only its last ``x`` and ``v``. On the way back rounding errors grow: by ``1 / momentum`` per block,
-and by more where ``f`` is steep. Both are therefore kept again, as anchors, after every 16 blocks. What was lost can be
-seen at the beginning of a run, where the velocity was zero.
+which is inverted without inverting ``f``: ``x = x' - v'``, ``v = (v' - (1 - momentum) * f(x)) / momentum``. So a run of
+blocks keeps only its last ``x`` and ``v``. On the way back rounding errors grow by ``1 / momentum`` per block, and by
+more where ``f`` is steep, so both are kept again, as anchors, after every 16 blocks. The start of a run, where the
+velocity was zero, shows what was lost.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,24 +29,19 @@ from advisor.training.recompute import region_contexts
 __all__ = ["MomentumRunner"]
 
 _BLOCKS_PER_ANCHOR = 16
-"""At a momentum of 0.9, errors grow 5-fold over as many blocks, and two activations are little for what 16 keep."""
+"""At a momentum of 0.9, errors grow 5-fold over 16 blocks, and two activations are little beside what these keep."""
 
 
 class MomentumRunner:
-    """Runs the blocks of a chain with a momentum, wherever a block returns the shape that it is given.
+    """Runs a segment of a chain with a momentum, wherever a block returns the shape that it is given.
 
-    Other blocks run as they always did; after them the velocity is zero again. Which ones they are is seen when they
-    are first called, at the cost of one more forward pass of each. It runs a segment of a
-    :class:`~advisor.training.chain.Chain`.
-
-    Args:
-        model: Whose blocks are run.
-        momentum: Share of the velocity that stays, above 0 and below 1.
+    Other blocks run as before, and after them the velocity is zero again. Their first call shows which ones they are,
+    at the cost of one more forward pass of each. ``momentum`` is the share of the velocity that stays.
 
     Attributes:
-        reversible: Blocks that ran with a momentum in the last forward pass.
-        lost: Of the last backward pass, the velocity that was found where each run began, where it should be zero,
-            relative to the position; empty before the first.
+        reversible: Number of blocks that ran with a momentum in the last forward pass.
+        lost: For each run of the last backward pass, the velocity at its start, which should be zero, relative to the
+            position.
     """
 
     def __init__(self, model: nn.Module, momentum: float) -> None:
@@ -59,7 +54,6 @@ class MomentumRunner:
         self._keeps_shape: dict[int, bool] = {}
 
     def __call__(self, blocks: Sequence[nn.Module], hidden: torch.Tensor, call: BlockCall) -> torch.Tensor:
-        """Run the blocks on a hidden state, as ``call`` says."""
         self.reversible = 0
         self.lost = []
         run: _Run | None = None
@@ -95,10 +89,9 @@ class MomentumRunner:
 
 
 class _Reached:
-    """Down to where the backward pass of a run has come; apart from the run, which must not outlive its forward pass.
+    """Position and velocity at the block that the backward pass of a run has reached.
 
-    Attributes:
-        state: Position and velocity, or ``None`` where no block is being inverted.
+    Apart from the run, which must not outlive its forward pass.
     """
 
     def __init__(self, lost: list[torch.Tensor]) -> None:
@@ -106,23 +99,13 @@ class _Reached:
         self._lost = lost
 
     def advance(self, position: torch.Tensor, velocity: torch.Tensor, *, is_start: bool) -> None:
-        """One block was inverted; where the run began, only what was lost is of interest."""
         self.state = None if is_start else (position, velocity)
         if is_start:
             self._lost.append(velocity.norm() / position.norm())
 
 
 class _Run:
-    """Consecutive blocks with one velocity. Position and velocity have 32 bits even where blocks compute with fewer.
-
-    Attributes:
-        position: The hidden state after the blocks so far.
-        velocity: Likewise.
-        length: How many blocks.
-        dtype: Of the hidden state as the blocks are given it.
-        momentum: Share of the velocity that stays.
-        reached: For the backward pass.
-    """
+    """Consecutive blocks with one velocity. Position and velocity have 32 bits even where blocks compute with fewer."""
 
     def __init__(self, hidden: torch.Tensor, momentum: float, lost: list[torch.Tensor]) -> None:
         self.position = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
@@ -133,7 +116,6 @@ class _Run:
         self.reached = _Reached(lost)
 
     def advance(self, step: _Step, output: torch.Tensor) -> None:
-        """Go on by one block, which returned ``output``."""
         step.output = output
         pair = _Momentum.apply(step, self.position, self.velocity, *step.tensors)  # type: ignore[no-untyped-call]
         self.position, self.velocity = pair
@@ -145,20 +127,13 @@ class _Run:
         self.position, self.velocity = pair
 
     def end(self) -> torch.Tensor:
-        """The hidden state after the last block."""
         if self.length:
             self.drop_anchor()
         return self.position.to(self.dtype)
 
 
 class _Step:
-    """One call of one block in a run: what must be known to call it again as it was called.
-
-    Attributes:
-        tensors: What the block uses besides the position and is given a gradient for.
-        output: What it returned, on its way into the step.
-        recompute: Context in which it is called again.
-    """
+    """One call of one block in a run, and all that it takes to repeat it; ``tensors`` get a gradient from it."""
 
     def __init__(self, run: _Run, block: nn.Module, call: BlockCall, contexts: ContextPair) -> None:
         self.momentum = run.momentum
@@ -170,27 +145,25 @@ class _Step:
         self._block = block
         self._call = call
         self._dtype = run.dtype
-        self._device = run.position.device.type
-        self._autocast = torch.is_autocast_enabled(self._device), torch.get_autocast_dtype(self._device)
+        device = run.position.device.type
+        enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        self._autocast = functools.partial(torch.autocast, device, dtype=dtype, enabled=enabled)
 
     def first_output(self, position: torch.Tensor) -> torch.Tensor:
-        """Call the block, and keep nothing."""
         recorded = self._forward if torch.is_grad_enabled() else contextlib.nullcontext()
         # A weight that autocast converts without a gradient must not be used again where one is needed.
-        with torch.no_grad(), _without_autocast_cache(), recorded:
+        with torch.no_grad(), self._autocast(cache_enabled=False), recorded:
             return self._call.run(self._block, position.to(self._dtype, copy=True))
 
     def second_output(self, position: torch.Tensor, *, needs_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Call the block again on a position that the backward pass came to; its input and its output."""
-        enabled, dtype = self._autocast
-        with torch.enable_grad(), torch.autocast(self._device, dtype=dtype, enabled=enabled), self.recompute:
+        with torch.enable_grad(), self._autocast(), self.recompute:
             given = position.to(self._dtype, copy=True).requires_grad_(needs_gradient)
-            # Blocks may write to what they are given; to a leaf they cannot.
+            # Blocks may write to their input, but not to a leaf.
             return given, self._call.run(self._block, given.clone())
 
 
 class _Momentum(torch.autograd.Function):
-    """One block with a momentum. Keeps no activation: its backward pass takes up what the one after it came to."""
+    """One block with a momentum. Keeps no activation: its backward pass goes on from what the next one reached."""
 
     @staticmethod
     def forward(
@@ -243,13 +216,3 @@ class _Anchor(torch.autograd.Function):
     def backward(ctx: Any, to_position: torch.Tensor, to_velocity: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         ctx.reached.state = ctx.saved_tensors
         return None, to_position, to_velocity
-
-
-@contextlib.contextmanager
-def _without_autocast_cache() -> Generator[None, None, None]:
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)

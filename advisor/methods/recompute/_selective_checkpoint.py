@@ -1,4 +1,4 @@
-"""Recompute the outputs of cheap modules, and all that they make inside.
+"""What selective checkpointing keeps: the outputs of expensive operators, or all but the outputs of cheap modules.
 
 Checkpointing a normalization alone saves nothing, because the convolution that reads its output saves that as its own
 input. Here a saved tensor that is such an output is replaced by a note of where it came from; when the backward pass
@@ -8,30 +8,122 @@ asks for it, the module runs again, on an input that is kept anyway or is itself
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+import functools
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from advisor.errors import MethodRefusedError
+from advisor.methods.applying import note_if_idle
+from advisor.methods.recompute._block_costs import require_visible_hooks
 from advisor.training.block_call import BlockCall
+from advisor.training.random_state import ContextPair, Repeated
 from advisor.training.recompute import region_contexts, wrap_modules
+from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.saved.packed_tensors import PassedTensor
+from advisor.training.training import Training
 
-__all__ = ["OutputRecomputation"]
+__all__ = ["contexts_keeping_expensive", "dropout_probability", "recompute_outputs", "stop_inplace"]
+
+_EXPENSIVE_NAMES = (
+    "mm addmm bmm baddbmm _scaled_mm convolution "
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_fused_attention_overrideable"
+)
+_EXPENSIVE = frozenset(
+    getattr(torch.ops.aten, name).default for name in _EXPENSIVE_NAMES.split() if hasattr(torch.ops.aten, name)
+)
+"""ATen operators whose outputs are kept, unless they drop out: nearly all arithmetic of a block."""
 
 
-class OutputRecomputation:
-    """Saved-tensor hooks, and the modules whose outputs they do not keep.
+def stop_inplace(training: Training, modules: Iterable[nn.Module]) -> None:
+    """Have activations copy: what is recomputed from must not be written over."""
+    for module in modules:
+        if getattr(module, "inplace", False) is True:
+            replace_attribute(training, module, "inplace", False)
 
-    Args:
-        model: Changed in place.
-        modules: Modules of it that take one tensor, return another, never in place, and draw no random numbers.
 
-    Attributes:
-        avoided: Saved tensors that were not kept, since the hooks were made.
+def contexts_keeping_expensive() -> ContextPair:
+    """Contexts of a region that keeps the outputs of expensive operators and recomputes all else."""
+    # Regions that share a weight would share its autocast copy too; the second would then record one operator less
+    # than its recomputation, which starts without the copy, and the two would not match.
+    torch.clear_autocast_cache()
+    forward, recompute = create_selective_checkpoint_contexts(_keep_expensive)  # type: ignore[no-untyped-call]
+    return forward, Repeated(functools.partial(_explained, recompute))
+
+
+@contextlib.contextmanager
+def _explained(recompute: contextlib.AbstractContextManager[Any]) -> Generator[None, None, None]:
+    """Around a recomputation that uses what was kept: explains torch's error where that was overwritten since."""
+    try:
+        with recompute:
+            yield
+    except RuntimeError as error:
+        if "has been mutated" not in str(error):
+            raise
+        raise MethodRefusedError(
+            "selective_checkpoint(recompute=elementwise) keeps what products of matrices, convolutions and "
+            "attention return, but a block of this model writes over one of these in place; write `x = x + y` "
+            "instead of `x += y`, and activations without `inplace=True`, or use checkpoint"
+        ) from error
+
+
+def _keep_expensive(_context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Keep the outputs of expensive operators, unless they draw random numbers.
+
+    An operator that is kept does not run again, so it would not advance the generator in the recomputation, and all
+    dropout after it would draw other masks.
+    """
+    if operator not in _EXPENSIVE or dropout_probability(operator, args, kwargs):
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE
+
+
+def dropout_probability(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The probability of dropout inside an operator, however it was given; ``None`` if it has none."""
+    place = _dropout_argument(operator)
+    if place is None:
+        return None
+    index, default = place
+    return args[index] if index < len(args) else kwargs.get("dropout_p", default)
+
+
+@functools.cache
+def _dropout_argument(operator: torch._ops.OpOverload) -> tuple[int, Any] | None:
+    """The index and default of an operator's argument ``dropout_p``, if it has one."""
+    arguments = enumerate(operator._schema.arguments)
+    return next(((index, one.default_value) for index, one in arguments if one.name == "dropout_p"), None)
+
+
+def recompute_outputs(training: Training, modules: list[nn.Module]) -> None:
+    """Have nothing keep what some cheap modules return."""
+    require_visible_hooks()
+    stop_inplace(training, modules)
+    outputs = _OutputRecomputation(training.model, modules)
+    compute_loss = training.compute_loss
+
+    def computing(model: nn.Module, batch: Any) -> torch.Tensor:
+        with outputs.context():  # Around the loss: inside the hooks that other methods put around the pass.
+            return compute_loss(model, batch)
+
+    training.compute_loss = computing
+    note_if_idle(
+        training,
+        lambda: outputs.avoided,
+        "selective_checkpoint(recompute=normalization) changed nothing: no saved activation is what a normalization or "
+        "an activation returned",
+    )
+
+
+class _OutputRecomputation:
+    """Saved-tensor hooks, and the modules whose outputs they do not keep; counts these as ``avoided``.
+
+    The modules take one tensor, return another, never in place, and draw no random numbers.
     """
 
     def __init__(self, model: nn.Module, modules: list[nn.Module]) -> None:
@@ -124,8 +216,6 @@ class _Output:
 
 
 class _Again:
-    """What the graph holds in place of an output, or of a view of one."""
-
     def __init__(self, output: _Output, tensor: torch.Tensor) -> None:
         self._output = output
         self._size, self._stride, self._offset = tensor.size(), tensor.stride(), tensor.storage_offset()

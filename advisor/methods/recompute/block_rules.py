@@ -1,11 +1,14 @@
-"""What methods ask of the repeated blocks, and what they decide about them."""
+"""What methods that recompute have in common: what they ask of the repeated blocks, and decide about them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from advisor.goal import Fidelity
+from advisor.hardware.hardware import Hardware
 from advisor.methods.applying import require
-from advisor.methods.base import Conflict, Verdict
+from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
+from advisor.methods.use import Parameters
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -13,12 +16,12 @@ if TYPE_CHECKING:
 
     from advisor.training.training import Training
 
-__all__ = ["NOT_WITH_FSDP", "WHAT_BLOCKS_KEEP", "judge_blocks", "judge_chain", "require_blocks"]
+__all__ = ["WHAT_BLOCKS_KEEP", "ChainCheckpoint", "judge_blocks", "judge_chain", "require_blocks"]
 
 WHAT_BLOCKS_KEEP = "what the blocks keep for the backward pass"
 """Decided by every method that recomputes blocks; for the same blocks only one can."""
 
-NOT_WITH_FSDP = Conflict(
+_NOT_WITH_FSDP = Conflict(
     "fsdp", "fsdp gathers and drops the parameters of one block at a time, but here several blocks are run again as one"
 )
 
@@ -52,3 +55,21 @@ def require_blocks(training: Training, least: int = 1) -> list[nn.Module]:
     blocks = find_blocks(training.model, training.blocks)
     require(judge_blocks(len(blocks), least, type(training.model).__name__))
     return blocks
+
+
+class ChainCheckpoint(Method):
+    """Keeps only the input of a run of blocks, and runs all of them again in the backward pass.
+
+    ``fewest_blocks`` is the length of the shortest chain for which the method makes sense.
+    """
+
+    fidelity = Fidelity.EXACT
+    saves = frozenset({Saves.ACTIVATIONS})
+    stage = Stage.CHECKPOINT
+    decides = WHAT_BLOCKS_KEEP
+    conflicts = (_NOT_WITH_FSDP,)
+    fewest_blocks: ClassVar[int]
+
+    def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
+        """Needs a chain of at least so many blocks."""
+        return Verdict.yes() if facts is None else judge_chain(facts, self.fewest_blocks)

@@ -81,12 +81,12 @@ class MomentumResidual(Method):
         blocks = require_blocks(training)
         stop_key_value_cache(training)
         momentum = float(parameters["momentum"])
-        runners = {stage: MomentumRunner(training.model, momentum) for stage in stages_of(training.model, blocks)}
+        stages = stages_of(training.model, blocks)
+        runners = [MomentumRunner(training.model, momentum) for _ in stages]
         chain = Chain(training, blocks)
         chain.segments = tuple(
-            Segment(stage.start, stage.stop, runner, always=True) for stage, runner in runners.items()
+            Segment(s.start, s.stop, run, always=True) for s, run in zip(stages, runners, strict=True)
         )
-
         training.notes.append(
             "momentum_residual: the trained weights are right only with the momentum; evaluate with training.evaluate, "
             "for a plain model into which the state is loaded computes something else"
@@ -96,7 +96,7 @@ class MomentumResidual(Method):
         def check_now_and_then() -> None:
             # Reading it waits for the device. Blocks may become steeper as they learn, and their inversion worse.
             if next(steps) % _STEPS_BETWEEN_CHECKS == 0:
-                _check(list(runners.values()))
+                _check(runners)
 
         training.after_step.append(check_now_and_then)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Parameter
-from advisor.methods.recompute.chain_checkpoint import ChainCheckpoint
+from advisor.methods.recompute.block_rules import ChainCheckpoint
 from advisor.methods.use import ParameterValue
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ __all__ = ["OptimalCheckpoint"]
 
 
 class _Settled(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy keeps of a training's first step.
-
-    Attributes:
-        plan: Which blocks are run again, from where.
-        least: If no plan met the budget, the share of everything that this one keeps.
-    """
+    """What a policy keeps of a training's first step: the plan, and what it keeps if no plan met the budget."""
 
     plan: object
     least: float | None = None
@@ -117,30 +112,23 @@ def _fastest(
     training: Training, blocks: Sequence[nn.Module], units: Sequence[Unit], share: float
 ) -> tuple[Plan, float | None]:
     """The fastest plan within a share of all bytes; where there is none, the least plan and the share that it keeps."""
-    from advisor.methods.recompute._plan import by_stages
     from advisor.methods.recompute.optimal_plan import bytes_of_everything, held_at_most, least_plan, optimal_plan
+    from advisor.methods.recompute.plan import shifted
+    from advisor.training.structure import stages_of
 
+    plan: Plan = ()
     held, too_little = 0, False
-
-    def plan_stage(stage: range) -> Plan:
-        nonlocal held, too_little
+    for stage in stages_of(training.model, blocks):
         own = units[stage.start : stage.stop]
-        plan = optimal_plan(own, int(share * bytes_of_everything(own)))
-        if plan is None:
-            plan, too_little = least_plan(own), True
-        held += held_at_most(plan, own)
-        return plan
-
-    plan = by_stages(training.model, blocks, plan_stage)
+        fastest = optimal_plan(own, int(share * bytes_of_everything(own)))
+        too_little |= fastest is None
+        chosen = least_plan(own) if fastest is None else fastest
+        held += held_at_most(chosen, own)
+        plan += shifted(chosen, stage.start)
     return plan, held / bytes_of_everything(units) if too_little else None
 
 
 def _read(text: str) -> _Settled:
-    """What an earlier training settled on, from its policy.
-
-    Raises:
-        MethodRefusedError: It cannot be read.
-    """
     try:
         return msgspec.json.decode(text, type=_Settled)
     except msgspec.DecodeError:

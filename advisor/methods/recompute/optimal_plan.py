@@ -48,12 +48,8 @@ class Unit(msgspec.Struct, frozen=True):
 def evened(units: Sequence[Unit], kinds: Sequence[Hashable]) -> list[Unit]:
     """Remove chance from measured seconds, on which the plan, and so the memory, must not depend.
 
-    Blocks of a kind get the fewest seconds of them all, and seconds become multiples of a quarter of the quickest
-    block's.
-
-    Args:
-        units: As they were measured.
-        kinds: The kind of each; blocks of a kind that keep equally many bytes do the same.
+    Blocks of a kind that keep equally many bytes get the fewest seconds of them all, and seconds become multiples of a
+    quarter of the quickest block's.
     """
     fewest: dict[Hashable, float] = {}
     alike = [(kind, unit.kept, unit.output) for unit, kind in zip(units, kinds, strict=True)]
@@ -79,16 +75,10 @@ def held_at_most(plan: Plan, units: Sequence[Unit]) -> int:
 
 
 def optimal_plan(units: Sequence[Unit], budget: int) -> Plan | None:
-    """The fastest plan within a budget; ``None`` if there is none.
-
-    Args:
-        units: The blocks in order, at least one.
-        budget: Bytes that may be kept, as :func:`held_at_most` counts them.
-    """
+    """The fastest plan whose :func:`held_at_most` is within a budget of bytes; ``None`` if there is none."""
     if bytes_of_everything(units) <= budget:
         return tuple(range(len(units)))
-    size = _group_size(len(units))
-    grouped = _grouped(units, size)
+    size, grouped = _grouped(units)
     table = _Table(grouped, budget / _SLOTS, int(_SLOTS * _SPARE))
     for slots in range(table.slots, -1, -1):  # More slots never make a plan slower: the first that fits is the best.
         plan = table.plan(slots)
@@ -102,8 +92,7 @@ def optimal_plan(units: Sequence[Unit], budget: int) -> Plan | None:
 
 def least_plan(units: Sequence[Unit]) -> Plan:
     """A plan that keeps the fewest bytes of all (for long chains: of all plans of groups)."""
-    size = _group_size(len(units))
-    grouped = _grouped(units, size)
+    size, grouped = _grouped(units)
     count = len(grouped)
     least = np.zeros((count + 1, count), dtype=np.float64)  # Of blocks start..stop; zero for an empty run.
     choice = np.full((count, count), -1)
@@ -121,10 +110,7 @@ def least_plan(units: Sequence[Unit]) -> Plan:
 class _Table:
     """The dynamic program: for all runs of units and all numbers of slots, the seconds and the first decision.
 
-    Args:
-        units: The chain.
-        slot: Bytes in a slot.
-        slots: The most slots.
+    ``slot`` is the number of bytes in a slot, ``slots`` the largest number of these.
     """
 
     def __init__(self, units: Sequence[Unit], slot: float, slots: int) -> None:
@@ -158,7 +144,6 @@ class _Table:
                     after[stop, start - 1] = _with_less_room(best, self._output[start - 1])
 
     def plan(self, slots: int) -> Plan | None:
-        """The fastest plan for all units within so many slots."""
         count = len(self._kept)
         if not math.isfinite(self._seconds[0, count - 1, slots]):
             return None
@@ -216,15 +201,12 @@ def _rounded(count: int, slot: float) -> int:
     return round(min(count / slot, 10.0 * _SLOTS))
 
 
-def _group_size(count: int) -> int:
-    return -(-count // _MOST_UNITS)
-
-
-def _grouped(units: Sequence[Unit], size: int) -> list[Unit]:
+def _grouped(units: Sequence[Unit]) -> tuple[int, list[Unit]]:
+    """The units in as many groups as can be planned, and the size of these."""
+    size = -(-len(units) // _MOST_UNITS)
     groups = [units[start : start + size] for start in range(0, len(units), size)]
-    return [
-        Unit(sum(unit.seconds for unit in group), sum(unit.kept for unit in group), group[-1].output)
-        for group in groups
+    return size, [
+        Unit(sum(unit.seconds for unit in group), bytes_of_everything(group), group[-1].output) for group in groups
     ]
 
 

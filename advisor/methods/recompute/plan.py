@@ -43,11 +43,9 @@ def shifted(plan: Plan, by: int) -> Plan:
 
 
 def as_plan(value: object, stages: Sequence[range]) -> Plan | None:
-    """A plan from JSON; ``None`` if it is no plan for these blocks.
+    """A plan from the numbers and lists of JSON; ``None`` if it is no plan for the blocks of these stages.
 
-    Args:
-        value: Numbers and lists, nested.
-        stages: The blocks of each stage of the model. No segment may reach into the next.
+    No segment may reach from one stage into the next.
     """
 
     def read(item: object) -> int | Plan:

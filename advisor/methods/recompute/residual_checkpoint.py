@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Parameter, Verdict
-from advisor.methods.recompute.block_rules import judge_chain
-from advisor.methods.recompute.chain_checkpoint import ChainCheckpoint
+from advisor.methods.recompute.block_rules import ChainCheckpoint, judge_chain
 from advisor.methods.recompute.plan import Plan, blocks_in, segments
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
-from advisor.methods.applying import note_if_idle, require
+from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks, require_blocks
 from advisor.methods.use import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
-    import torch
-    from torch.utils.checkpoint import CheckpointPolicy
-
-    from advisor.training.random_state import ContextPair
     from advisor.training.training import Training
 
-__all__ = ["SelectiveCheckpoint", "dropout_probability", "is_cheap_module"]
-
-_EXPENSIVE = (
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "_scaled_mm",
-    "convolution",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_fused_attention_overrideable",
-)
-"""ATen operators whose outputs are kept, unless they drop out: nearly all arithmetic of a block."""
+__all__ = ["SelectiveCheckpoint", "is_cheap_module"]
 
 
 class SelectiveCheckpoint(Method):
@@ -81,68 +58,37 @@ class SelectiveCheckpoint(Method):
 
     def applicable(self, parameters: Parameters, facts: Facts | None, hardware: Hardware) -> Verdict:
         """Needs attention modules, or repeated blocks."""
+        kind = parameters["recompute"]
         if facts is None:
             return Verdict.yes()
-        if parameters["recompute"] == "attention":
-            return _judge_attention(facts.attention_count, facts.model_class)
-        if parameters["recompute"] == "normalization":
-            return _judge_cheap(any(map(is_cheap_module, facts.module_counts)), facts.model_class)
-        return judge_blocks(facts.block_count, 1, facts.model_class)
+        if kind == "elementwise":
+            return judge_blocks(facts.block_count, 1, facts.model_class)
+        found = facts.attention_count > 0 if kind == "attention" else any(map(is_cheap_module, facts.module_counts))
+        return _judge(found, kind, facts.model_class)
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Wrap the attention modules, or the blocks with a policy on their operators."""
+        from advisor.methods.recompute import _selective_checkpoint as selective
         from advisor.training.recompute import recompute_modules, stop_key_value_cache
-        from advisor.training.structure import find_attention
+        from advisor.training.structure import find_attention, qualified_class_name
 
-        if parameters["recompute"] == "normalization":
-            _recompute_outputs(training)
-        elif parameters["recompute"] == "attention":
+        kind = parameters["recompute"]
+        if kind == "normalization":
+            leaves = [module for module in training.model.modules() if not any(True for _ in module.children())]
+            modules = [module for module in leaves if is_cheap_module(qualified_class_name(module))]
+            require(_judge(bool(modules), kind, type(training.model).__name__))
+            selective.recompute_outputs(training, modules)
+        elif kind == "attention":
             modules = find_attention(training.model)
-            require(_judge_attention(len(modules), type(training.model).__name__))
+            require(_judge(bool(modules), kind, type(training.model).__name__))
             stop_key_value_cache(training)
             recompute_modules(training.model, modules)
         else:
             blocks = require_blocks(training)
             stop_key_value_cache(training)
             # A kept convolution output that is then overwritten could not be used again.
-            _stop_inplace(training, (inner for block in blocks for inner in block.modules()))
-            recompute_modules(training.model, blocks, _contexts_keeping_expensive)
-
-
-def _recompute_outputs(training: Training) -> None:
-    """Have nothing keep what normalizations and activations return."""
-    from advisor.methods.recompute._block_costs import require_visible_hooks
-    from advisor.methods.recompute._selective_checkpoint import OutputRecomputation
-    from advisor.training.structure import qualified_class_name
-
-    leaves = [module for module in training.model.modules() if not any(True for _ in module.children())]
-    modules = [module for module in leaves if is_cheap_module(qualified_class_name(module))]
-    require(_judge_cheap(bool(modules), type(training.model).__name__))
-    require_visible_hooks()
-    _stop_inplace(training, modules)
-    outputs = OutputRecomputation(training.model, modules)
-    compute_loss = training.compute_loss
-
-    def computing(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        with outputs.context():  # Around the loss: inside the hooks that other methods put around the pass.
-            return compute_loss(model, batch)
-
-    training.compute_loss = computing
-    note_if_idle(
-        training,
-        lambda: outputs.avoided,
-        "selective_checkpoint(recompute=normalization) changed nothing: no saved activation is what a normalization or "
-        "an activation returned",
-    )
-
-
-def _stop_inplace(training: Training, modules: Iterable[torch.nn.Module]) -> None:
-    """Have activations copy: what is recomputed from must not be written over."""
-    from advisor.training.replaced_attribute import replace_attribute
-
-    for module in modules:
-        if getattr(module, "inplace", False) is True:
-            replace_attribute(training, module, "inplace", False)
+            selective.stop_inplace(training, (inner for block in blocks for inner in block.modules()))
+            recompute_modules(training.model, blocks, selective.contexts_keeping_expensive)
 
 
 _CHEAP = re.compile(
@@ -159,80 +105,6 @@ def is_cheap_module(qualified_class: str) -> bool:
     return _CHEAP.fullmatch(name) is not None and not module.startswith("torch.nn.utils")
 
 
-def _judge_cheap(found: bool, model_class: str) -> Verdict:
-    if found:
-        return Verdict.yes()
-    return Verdict.no(f"{model_class} has no normalization or activation modules; use recompute=elementwise")
-
-
-def _judge_attention(count: int, model_class: str) -> Verdict:
-    return Verdict.yes() if count else Verdict.no(f"{model_class} has no attention modules; use recompute=elementwise")
-
-
-def _contexts_keeping_expensive() -> ContextPair:
-    import torch
-    from torch.utils.checkpoint import create_selective_checkpoint_contexts
-
-    # Regions that share a weight would share its autocast copy too; the second would then record one operator less
-    # than its recomputation, which starts without the copy, and the two would not match.
-    torch.clear_autocast_cache()
-    forward, recompute = create_selective_checkpoint_contexts(_keep_expensive)  # type: ignore[no-untyped-call]
-    return forward, _Recomputing(recompute)
-
-
-class _Recomputing(contextlib.AbstractContextManager[None]):
-    """Around a recomputation that uses what was kept: explains torch's error where that was overwritten since."""
-
-    def __init__(self, inner: contextlib.AbstractContextManager[Any]) -> None:
-        self._inner = inner
-
-    def __enter__(self) -> None:
-        self._inner.__enter__()
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
-        leaves = self._inner.__exit__(kind, error, traceback)
-        if isinstance(error, RuntimeError) and "has been mutated" in str(error):
-            raise MethodRefusedError(
-                "selective_checkpoint(recompute=elementwise) keeps what products of matrices, convolutions and "
-                "attention return, but a block of this model writes over one of these in place; write `x = x + y` "
-                "instead of `x += y`, and activations without `inplace=True`, or use checkpoint"
-            ) from error
-        return leaves
-
-
-def _keep_expensive(_context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """Keep the outputs of expensive operators, unless they draw random numbers.
-
-    An operator that is kept does not run again, so it would not advance the generator in the recomputation, and all
-    dropout after it would draw other masks.
-    """
-    from torch.utils.checkpoint import CheckpointPolicy
-
-    if operator not in _expensive_operators() or dropout_probability(operator, args, kwargs):
-        return CheckpointPolicy.PREFER_RECOMPUTE
-    return CheckpointPolicy.MUST_SAVE
-
-
-def dropout_probability(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The probability of dropout inside an operator, however it was given; ``None`` if it has none."""
-    place = _dropout_argument(operator)
-    if place is None:
-        return None
-    index, default = place
-    return args[index] if index < len(args) else kwargs.get("dropout_p", default)
-
-
-@functools.cache
-def _dropout_argument(operator: torch._ops.OpOverload) -> tuple[int, Any] | None:
-    """The index and default of an operator's argument ``dropout_p``, if it has one."""
-    arguments = enumerate(operator._schema.arguments)
-    return next(((index, one.default_value) for index, one in arguments if one.name == "dropout_p"), None)
-
-
-@functools.cache
-def _expensive_operators() -> frozenset[torch._ops.OpOverload]:
-    """Those of :data:`_EXPENSIVE` that this torch has."""
-    import torch
-
-    packets = [getattr(torch.ops.aten, name) for name in _EXPENSIVE if hasattr(torch.ops.aten, name)]
-    return frozenset(packet.default for packet in packets)
+def _judge(found: bool, kind: ParameterValue, model_class: str) -> Verdict:
+    wanted = "attention" if kind == "attention" else "normalization or activation"
+    return judged(found, f"{model_class} has no {wanted} modules; use recompute=elementwise")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from advisor.methods.recompute.chain_checkpoint import ChainCheckpoint
+from advisor.methods.recompute.block_rules import ChainCheckpoint
 from advisor.methods.recompute.plan import root_segments
 from advisor.methods.use import ParameterValue
 

@@ -1,4 +1,4 @@
-"""Observe what a loss does that no batch shows: its class weights, and whether it shuffles samples."""
+"""Observe what no batch shows of a loss: its class weights, and whether it shuffles samples."""
 
 from __future__ import annotations
 
@@ -17,17 +17,11 @@ __all__ = ["MOST_CLASSES", "ClassWeighing", "ClassWeights", "check_weights"]
 MOST_CLASSES = 1024
 """Longer vectors are ignored: they would fill the policy file."""
 
-
 _MOST_HEARD = 64
 
 
 class ClassWeighing(NamedTuple):
-    """How a loss weighs classes.
-
-    Attributes:
-        weights: The weight of every class.
-        ignore_index: The class that does not count; ``None`` if not given.
-    """
+    """The weight of every class in a loss, and the class that does not count, if given."""
 
     weights: tuple[float, ...]
     ignore_index: int | None
@@ -80,12 +74,9 @@ def check_weights(
     forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]],
     before_gradients_are_used: list[Callable[[], None]],
 ) -> None:
-    """Check the class weights in the next step, before its update: changed ones would weigh micro-batches wrongly.
+    """Check in the next step, before its update, that the class weights are as expected.
 
-    Args:
-        expected: The weights when the reduction of the loss was determined.
-        forward_contexts: Those of a training that is about to make a step of several micro-batches.
-        before_gradients_are_used: Those of the same training.
+    Others than those with which the reduction of the loss was determined would weigh micro-batches wrongly.
     """
     listening = ClassWeights()
 

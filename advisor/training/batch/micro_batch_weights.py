@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,38 +19,32 @@ from advisor.workload.reduction import Reduction
 __all__ = ["MicroBatchWeights", "require_one_process", "weighed"]
 
 
+@dataclass(eq=False)
 class MicroBatchWeights:
     """Weighs the micro-batches of a training, and keeps the weights of the current batch.
 
-    Args:
+    Attributes:
         reduction: How the loss of a batch follows from those of its micro-batches, if known.
-        sample_dims: Where a batch has its samples.
+        sample_dims: The dimensions that hold samples.
         count: The workload's own ``count_targets``.
         causal: Whether the loss predicts the next token.
         world: The processes that share a batch.
     """
 
-    def __init__(
-        self,
-        reduction: Reduction | None,
-        sample_dims: SampleDims | None,
-        count: Callable[[Any], float | torch.Tensor] | None,
-        *,
-        causal: bool,
-        world: World,
-    ) -> None:
-        self._reduction = reduction
-        self._sample_dims = sample_dims
-        self._count = count
-        self._causal = causal
-        self._world = world
+    reduction: Reduction | None
+    sample_dims: SampleDims | None
+    count: Callable[[Any], float | torch.Tensor] | None
+    causal: bool = field(kw_only=True)
+    world: World = field(kw_only=True)
+
+    def __post_init__(self) -> None:
         self._current: list[tuple[Any, float]] = []
         self._unknown = 0
 
     @property
     def counts_targets(self) -> bool:
         """Whether the workload defines what its loss averages over."""
-        return self._count is not None
+        return self.count is not None
 
     def begin(self, micro_batches: list[Any]) -> list[Any]:
         """Weigh the micro-batches of the next step; returns those to compute, in order."""
@@ -66,13 +61,13 @@ class MicroBatchWeights:
 
     def of(self, micro_batches: list[Any]) -> list[tuple[Any, float]]:
         """The micro-batches to compute, each with its share of the total loss; those without targets are left out."""
-        reduction = self._reduction or Reduction()
+        reduction = self.reduction or Reduction()
         if reduction.kind == "sum":
             if reduction.needs == "one process":
-                require_one_process(self._world)
+                require_one_process(self.world)
             # Gradients are averaged over the processes.
-            return [(micro_batch, float(self._world.size)) for micro_batch in micro_batches]
-        weights = weighed(micro_batches, self._targets, self._world, at_least=reduction.at_least, samples=self._samples)
+            return [(micro_batch, float(self.world.size)) for micro_batch in micro_batches]
+        weights = weighed(micro_batches, self._targets, self.world, at_least=reduction.at_least, samples=self._samples)
         if reduction.needs == "targets":
             _require_targets(weights, len(micro_batches))
         elif reduction.needs == "even targets":
@@ -81,11 +76,11 @@ class MicroBatchWeights:
 
     def usual_reduction(self, batch: Any) -> Reduction | None:
         """The default reduction of the loss; ``None`` if the workload counts its own targets."""
-        if self._count is not None:
+        if self.count is not None:
             return None
-        if count_labels(batch, causal=self._causal) is None:
+        if count_labels(batch, causal=self.causal) is None:
             return Reduction()
-        return Reduction(targets="labels", ignore_index=IGNORED_TARGET, shifted=self._causal)
+        return Reduction(targets="labels", ignore_index=IGNORED_TARGET, shifted=self.causal)
 
     def _weight_of(self, batch: Any) -> float:
         """The weight of the current micro-batch; if the user's loop transformed it, the next weight in order."""
@@ -97,17 +92,17 @@ class MicroBatchWeights:
 
     def _targets(self, micro_batch: Any) -> tuple[float, bool]:
         """What the loss of a micro-batch averages over, and whether that may differ between processes."""
-        if self._count is not None:
-            return float(self._count(micro_batch)), True
-        if self._reduction is not None:
-            return count_targets(micro_batch, self._reduction, self._sample_dims), bool(self._reduction.targets)
-        labels = count_labels(micro_batch, causal=self._causal)
+        if self.count is not None:
+            return float(self.count(micro_batch)), True
+        if self.reduction is not None:
+            return count_targets(micro_batch, self.reduction, self.sample_dims), bool(self.reduction.targets)
+        labels = count_labels(micro_batch, causal=self.causal)
         if labels is not None:
             return float(labels), True
         return float(self._samples(micro_batch)), False
 
     def _samples(self, micro_batch: Any) -> int:
-        return sample_count(micro_batch, self._sample_dims)
+        return sample_count(micro_batch, self.sample_dims)
 
 
 def weighed(
@@ -120,8 +115,8 @@ def weighed(
 ) -> list[tuple[Any, float]]:
     """The micro-batches to compute, each with the factor of its loss.
 
-    The factor is the micro-batch's share of all targets: a mean of means would be wrong where padding differs. It is
-    multiplied by the number of processes, because gradients are averaged over them.
+    The factor is the micro-batch's share of all targets (a mean of means would be wrong where padding differs), times
+    the number of processes, because gradients are averaged over them.
 
     Args:
         micro_batches: The micro-batches of this process; all processes have the same number of them.
@@ -152,12 +147,13 @@ def weighed(
     return [(_another(useful[0][0]), 0.0) for _ in range(idle)] + useful
 
 
-def _require_targets(weights: Sequence[tuple[Any, float]], count: int) -> None:
-    """Require targets in every micro-batch, because the loss of one without any follows another rule.
+def _another(micro_batch: Any) -> Any:
+    """The same samples as a distinct object."""
+    return map_tensors(micro_batch, lambda tensor: tensor.view_as(tensor))
 
-    Raises:
-        WorkloadError: A micro-batch has none.
-    """
+
+def _require_targets(weights: Sequence[tuple[Any, float]], count: int) -> None:
+    """Require targets in every micro-batch, because the loss of one without any follows another rule."""
     without = count - sum(1 for _, weight in weights if weight)
     if without:
         raise WorkloadError(
@@ -170,11 +166,7 @@ def _require_targets(weights: Sequence[tuple[Any, float]], count: int) -> None:
 def _require_even(
     weights: Sequence[tuple[Any, float]], samples: Callable[[Any], int], micro_batches: Sequence[Any]
 ) -> None:
-    """Require equally many targets per sample in every micro-batch, because the loss is partly a mean over samples.
-
-    Raises:
-        WorkloadError: The numbers differ.
-    """
+    """Require equally many targets per sample in every micro-batch, because the loss is partly a mean over samples."""
     weight_of = {id(one): weight for one, weight in weights}
     own, sizes = [weight_of.get(id(one), 0.0) for one in micro_batches], [samples(one) for one in micro_batches]
     if not all(
@@ -203,13 +195,7 @@ def require_one_process(world: World) -> None:
         )
 
 
-def _another(micro_batch: Any) -> Any:
-    """The same samples as a distinct object."""
-    return map_tensors(micro_batch, lambda tensor: tensor.view_as(tensor))
-
-
 def _total(own: float, world: World, at_least: float) -> float:
-    """The number of targets over all processes."""
     total = world.total(own)
     if at_least:
         return max(at_least, total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,11 +18,9 @@ __all__ = ["count_labels", "count_targets", "matches"]
 
 
 def count_labels(batch: Any, *, causal: bool) -> int | None:
-    """Targets that a token-level loss averages over, or ``None`` if the batch has no token labels.
+    """The targets among the integer ``labels`` of a batch that a token-level loss averages over; ``None`` without any.
 
-    Args:
-        batch: The batch; only mappings with integer ``labels`` of at least two dimensions are counted.
-        causal: Whether the loss predicts the next token, so that the first label of a sample is never a target.
+    Labels have at least two dimensions. Where the loss is ``causal``, the first label of a sample is never a target.
     """
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
     if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
@@ -42,10 +40,11 @@ def count_targets(batch: Any, reduction: Reduction, dims: SampleDims | None = No
     """
     if not reduction.targets:
         return float(sample_count(batch, dims))
+    parts = [leaf for leaf in leaves_of(batch) if matches(leaf.path or THE_BATCH, reduction.targets)]
     counts = [
-        _counted(value, reduction, (dims or {}).get(path))
-        for path, value in _parts(batch, reduction)
-        if isinstance(value, torch.Tensor) or reduction.counted == "values"
+        _counted(part.value, reduction, (dims or {}).get(part.path))
+        for part in parts
+        if isinstance(part.value, torch.Tensor) or reduction.counted == "values"
     ]
     if counts or "*" in reduction.targets:  # a micro-batch may have no boxes
         return float(sum(counts))
@@ -62,14 +61,10 @@ def matches(path: str, pattern: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), path) is not None
 
 
-def _parts(batch: Any, reduction: Reduction) -> Iterator[tuple[str, Any]]:
-    return ((leaf.path, leaf.value) for leaf in leaves_of(batch) if matches(leaf.path or THE_BATCH, reduction.targets))
-
-
 def _counted(part: Any, reduction: Reduction, dim: Any = None) -> float:
-    """Of one part, which has its samples in a dimension: it is shifted along its last, or its first if that is it."""
+    """The targets of one part; shifted ones along its last dimension, or its first if the last holds the samples."""
     if reduction.counted == "values":
-        # Of lengths, the first entry of each sample is none where the next one is predicted.
+        # Of each length, the first entry is no target where the next one is predicted.
         values = torch.as_tensor(part).detach().double() - (1.0 if reduction.shifted else 0.0)
         return float(values.numel()) if isinstance(part, FakeTensor) else float(values.sum())
     if reduction.counted == "rows":

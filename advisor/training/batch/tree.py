@@ -1,8 +1,7 @@
 """A batch as a tree of tensors: move it to a device, split it.
 
 A batch is any nesting of mappings, lists, tuples and dataclasses. By default its tensors hold the samples in dimension
-0, and everything else (numbers, strings, ``None``, zero-dimensional tensors) is shared between the micro-batches.
-``dims`` overrides this: see :data:`~advisor.workload.batch_layout.SampleDims`.
+0, and micro-batches share everything else. ``dims`` overrides this: :data:`~advisor.workload.batch_layout.SampleDims`.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ IGNORED_TARGET = -100
 class Leaf(NamedTuple):
     """A leaf of a batch, or a list that may hold one entry for each sample.
 
-    Attributes:
-        path: Keys, indices and fields that lead to it, joined by dots.
-        value: The leaf itself.
-        shape: The shape of a tensor or array; the length of a list; ``None`` for anything else.
+    The path joins keys, indices and fields by dots. The shape is that of a tensor or array, or the length of a list.
     """
 
     path: str
@@ -59,24 +55,23 @@ class Leaf(NamedTuple):
 
 def move(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor on ``device``; tensors already there are not copied."""
-    plain = _plain(batch)
-    leaves = _flat(plain)
+    leaves = _flat(batch)
     if leaves is None:
-        return _mapped(plain, "", lambda _, leaf: _moved(leaf, device))
+        return _mapped(batch, "", lambda _, leaf: _moved(leaf, device))
     mapped = [leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    if isinstance(plain, torch.Tensor):
+    if isinstance(batch, torch.Tensor):
         return mapped[0]
-    return dict(zip(plain, mapped, strict=True)) if isinstance(plain, dict) else type(plain)(mapped)
+    return type(batch)(mapped) if isinstance(batch, list | tuple) else dict(zip(batch, mapped, strict=True))
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The batch with ``function`` applied to every tensor."""
-    return _mapped(_plain(batch), "", lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+    return _mapped(batch, "", lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def with_leaf(batch: Any, path: str, value: Any) -> Any:
     """The batch with another value at one path only, even if the same tensor is in it twice."""
-    return _mapped(_plain(batch), "", lambda own, leaf: value if own == path else leaf)
+    return _mapped(batch, "", lambda own, leaf: value if own == path else leaf)
 
 
 def sample_count(batch: Any, dims: SampleDims | None = None) -> int:
@@ -132,27 +127,21 @@ def split(batch: Any, size: int, dims: SampleDims | None = None) -> list[Any]:
 
 
 def cut(batch: Any, bounds: Sequence[int], dims: SampleDims) -> list[Any]:
-    """The micro-batches between bounds.
-
-    Args:
-        batch: The batch.
-        bounds: The first sample of every micro-batch, then the number of all samples.
-        dims: The dimensions that hold the samples.
+    """The micro-batches between ``bounds``: the first sample of each, then the number of all.
 
     Raises:
-        WorkloadError: It is unknown whether a part of it holds any.
+        WorkloadError: It is unknown whether a part of it holds samples.
     """
-    plain = _plain(batch)
 
     def part(start: int, end: int) -> Any:
-        return _mapped(plain, "", lambda path, leaf: _cut(path, leaf, start, end, bounds[-1], dims), dims)
+        return _mapped(batch, "", lambda path, leaf: _cut(path, leaf, start, end, bounds[-1], dims), dims)
 
     return [part(start, end) for start, end in itertools.pairwise(bounds)]
 
 
 def leaves_of(batch: Any) -> Iterator[Leaf]:
     """Every leaf of a batch, and every list and plain tuple before its elements."""
-    yield from _leaves(_plain(batch), "")
+    yield from _leaves(batch, "")
 
 
 def _leaves(node: Any, path: str) -> Iterator[Leaf]:
@@ -186,14 +175,7 @@ def _children(node: Any) -> list[tuple[str, Any]] | None:
 
 
 def _mapped(node: Any, path: str, function: Callable[[str, Any], Any], dims: SampleDims | None = None) -> Any:
-    """The same tree with ``function(path, leaf)`` applied to every leaf.
-
-    Args:
-        node: The tree.
-        path: Leads to it.
-        function: Receives a list as a whole where ``dims`` names it.
-        dims: The lists that count as leaves.
-    """
+    """The tree at a path with ``function(path, leaf)`` for every leaf; lists that ``dims`` names count as leaves."""
     children = None if dims is not None and type(node) in (list, tuple) and path in dims else _children(node)
     if children is None:
         return function(path, node)
@@ -224,17 +206,10 @@ def _moved(leaf: Any, device: torch.device) -> Any:
     """A leaf on the device; objects unknown to torch, such as graphs and images, may have their own ``to``."""
     if isinstance(leaf, torch.Tensor):
         return leaf.to(device, non_blocking=True)
-    if isinstance(leaf, PLAIN) or not callable(getattr(leaf, "to", None)):
-        return leaf
-    return leaf.to(device)
+    return leaf.to(device) if not isinstance(leaf, PLAIN) and callable(getattr(leaf, "to", None)) else leaf
 
 
 def _cut(path: str, leaf: Any, start: int, end: int, samples: int, dims: SampleDims) -> Any:
-    """The samples from ``start`` to ``end`` of a leaf.
-
-    Raises:
-        WorkloadError: It is unknown whether it holds any.
-    """
     if path in dims:
         dim = dims[path]
         return leaf if dim is None else _slice(leaf, dim, start, end)
@@ -273,13 +248,10 @@ def _slice(leaf: Any, dim: Any, start: int, end: int) -> Any:
 
 
 def _fits(batch: Any, size: int) -> bool:
-    """Whether no tensor is longer; one loop, because every batch is checked."""
-    plain = _plain(batch)
-    leaves = _flat(plain)
-    for leaf in [leaf.value for leaf in _leaves(plain, "")] if leaves is None else leaves:
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) > size:
-            return False
-    return True
+    leaves = _flat(batch)
+    if leaves is None:
+        leaves = [leaf.value for leaf in leaves_of(batch)]
+    return all(leaf.size(0) <= size for leaf in leaves if _has_samples(leaf))
 
 
 def _sizes(batch: Any, dims: SampleDims | None) -> dict[str, int]:
@@ -303,25 +275,17 @@ def _has_samples(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.dim() > 0
 
 
-def _plain(batch: Any) -> Any:
-    """Convert mappings that are no ``dict`` (such as a tokenizer's ``BatchEncoding``) to one, for the tree walk."""
-    return dict(batch) if not isinstance(batch, dict) and isinstance(batch, Mapping) else batch
-
-
-def _flat(plain: Any) -> Collection[Any] | None:
+def _flat(batch: Any) -> Collection[Any] | None:
     """The leaves of the usual batch, a tensor or one container of leaves; ``None`` for any other.
 
     A general tree walk takes longer than all other overhead of a step.
     """
-    kind = type(plain)
-    leaves: Collection[Any]
-    if kind is dict:
-        leaves = plain.values()
-    elif kind is tuple or kind is list:
-        leaves = plain
-    else:
-        return (plain,) if isinstance(plain, torch.Tensor) else None
-    for leaf in leaves:
-        if not isinstance(leaf, _LEAVES):
-            return None
-    return leaves
+    kind = type(batch)
+    leaves: Collection[Any] = (batch,)
+    if kind is tuple or kind is list:
+        leaves = batch
+    elif kind is dict or (isinstance(batch, Mapping) and not isinstance(batch, dict)):  # A tokenizer's BatchEncoding.
+        leaves = batch.values()
+    elif not isinstance(batch, torch.Tensor):
+        return None
+    return leaves if all(isinstance(leaf, _LEAVES) for leaf in leaves) else None

@@ -1,27 +1,27 @@
 """Detects operators whose saved tensors must stay exact, because their backward pass amplifies small errors.
 
-If a gradient is a product or a bounded function of the saved tensor, an error adds noise that averages out. In other
-cases it does not:
+If a gradient is a product or a bounded function of the saved tensor, an error adds noise that averages out. Otherwise:
 
-- A logarithm, a quotient or a root divides by what it saved. If a value near zero comes back ten times smaller, the
-gradient is ten times larger. The same holds for probabilities near one, where a binary cross entropy or an arc sine
-divides by the distance to one.
+- A logarithm, a quotient or a root divides by what it saved: if a value near zero comes back ten times smaller, the
+gradient is ten times larger. So do binary cross entropy and arc sine with the distance of a probability to one.
 - A fused attention kernel keeps the logarithm of each row's sum of exponentials and recomputes the probabilities from
-queries and keys. An error is then in an exponent without the sum that would cancel it: with two bits per value, the
-gradient is not noisy but astronomically large. The same holds for a logarithm of a sum of exponentials.
+queries and keys. Their error is in an exponent without the sum that would cancel it, which with two bits per value
+makes the gradient astronomically large. So does a logarithm of a sum of exponentials.
 - A maximum is found by comparing it with all values, and after an error none may equal it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from advisor.training.saved.graph import graph_nodes
 from advisor.training.saved.packed_tensors import DelayedTensor
 from advisor.training.saved.uncompiled import uncompiled
 
@@ -70,11 +70,8 @@ class DelicateOperatorWatch(TorchFunctionMode):
     """While entered, keeps exact what delicate operators save.
 
     A torch function that calls several operators, such as ``torch.nn.functional.normalize``, counts as one: all that it
-    saves is kept exact if one of them is delicate.
-
-    Args:
-        delaying: Context for one function that postpones decisions on its saved tensors until its result is known; it
-            yields the list of these tensors, which are then marked.
+    saves is kept exact if one of them is delicate. ``delaying`` makes a context that postpones the decisions on a
+    function's saved tensors until its result is known, and yields these tensors, to be marked.
     """
 
     def __init__(self, delaying: Callable[[], contextlib.AbstractContextManager[list[DelayedTensor]]]) -> None:
@@ -83,7 +80,6 @@ class DelicateOperatorWatch(TorchFunctionMode):
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Check functions, except while torch.compile traces, where nothing is saved."""
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         before = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
@@ -101,8 +97,7 @@ class DelicateOperatorWatch(TorchFunctionMode):
 def saved_by_known_function() -> bool:
     """Whether the calling hook was called for an autograd function that tolerates approximate tensors.
 
-    What the backward pass of other functions does with saved tensors is unknown: fused kernels of other libraries, and
-    compiled regions, which are such functions too.
+    What others do with saved tensors is unknown: fused kernels of other libraries, and compiled regions.
     """
     frame = sys._getframe(1)
     apply = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
@@ -119,26 +114,13 @@ def saved_by_known_function() -> bool:
 
 def _any_delicate(out: Any, before: int) -> bool:
     """Whether a node created since ``before`` is delicate; true also if none can be found."""
-    found = False
-    for node in _nodes_since(out, before):
-        found = True
-        if _is_delicate(node):
-            return True
-    return not found
 
+    def is_new(node: Any) -> bool:
+        return bool(node.next_functions) and node._sequence_nr() >= before  # Numbers follow the order of creation.
 
-def _nodes_since(out: Any, before: int) -> Generator[Any, None, None]:
-    """Graph nodes of a result from a sequence number on; numbers follow the order of creation."""
-    results = out if isinstance(out, tuple | list) else [out]
-    open_nodes = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
-    visited: set[Any] = set()
-    while open_nodes:
-        node = open_nodes.pop()
-        if node is None or node in visited or not node.next_functions or node._sequence_nr() < before:
-            continue
-        visited.add(node)
-        yield node
-        open_nodes += [following for following, _ in node.next_functions]
+    nodes = graph_nodes(out if isinstance(out, tuple | list) else [out], is_new)
+    first = next(nodes, None)
+    return first is None or any(map(_is_delicate, itertools.chain([first], nodes)))
 
 
 def _name(node: Any) -> str:

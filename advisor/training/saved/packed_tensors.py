@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -14,11 +15,11 @@ class KeptRange:
     """One range of one storage, as the stages left it."""
 
     def __init__(self, source: torch.UntypedStorage) -> None:
-        # Held as long as this lives: it keeps torch from giving the storage's identity to another storage, so that a
-        # match in the cache is a match. An address alone is reused as soon as the storage is freed.
+        # While it lives, torch gives the storage's identity to no other storage, so that a match in the cache is a
+        # match. An address is reused as soon as the storage is freed.
         self.source = StorageWeakRef(source)  # type: ignore[no-untyped-call]
         self.left: torch.Tensor | None = None
-        self.restores: list[Callable[[torch.Tensor | None], torch.Tensor]] = []
+        self.restores: list[Callable[[Any], torch.Tensor]] = []
         self.users = 0
         self._restored: torch.Tensor | None = None
 
@@ -27,11 +28,10 @@ class KeptRange:
         self.users -= 1
         flat = self._restored
         if flat is None:
-            rest = self.left
+            flat = self.left
             for restore in reversed(self.restores):
-                rest = restore(rest)
-            assert rest is not None, "a range without stages is not kept"
-            flat = rest
+                flat = restore(flat)
+            assert flat is not None, "a range without stages is not kept"
         self._restored = flat if self.users > 0 else None
         return flat
 
@@ -55,7 +55,7 @@ class PassedTensor:
     """A tensor kept as it is, with the version that autograd would have checked."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # An operator's result references its graph; holding the tensor would make a permanent cycle.
+        # An operator's result references its graph: holding it would make a permanent cycle.
         self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
         self.version = tensor._version
 
@@ -105,8 +105,8 @@ def check_version(tensor: torch.Tensor, expected: int) -> None:
 def storage_range(tensor: torch.Tensor) -> tuple[int, int]:
     """Start and length, in elements, of the part of the storage to store for a tensor.
 
-    The tensor's own extent, so that all views of the same extent share one copy; but the whole storage when the
-    extent has gaps, as for the query, key and value sliced from one projection, which then share one copy too.
+    All views of the same extent share one copy. A tensor with gaps, such as a query sliced from a projection, gets the
+    whole storage, which the key and the value share.
     """
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     if extent <= tensor.numel():

@@ -1,17 +1,19 @@
 """The pipeline that processes the tensors saved by autograd; methods add stages to it.
 
-torch applies only the innermost pair of saved-tensor hooks, so hooks of two methods do not combine. Here a single pair
-of hooks sends each tensor through the stages in order: first another format, then another place.
+torch applies only the innermost pair of saved-tensor hooks, so two methods' hooks do not combine. Here one pair sends
+each tensor through the stages in order: first another format, then another place.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import enum
 import weakref
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -19,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from advisor.text.units import format_bytes
 from advisor.training.saved.delicate_operators import DelicateOperatorWatch, saved_by_known_function
-from advisor.training.saved.hidden_tensors import hidden_bytes
+from advisor.training.saved.graph import graph_nodes
 from advisor.training.saved.packed_tensors import DelayedTensor, KeptRange, PassedTensor, SavedTensor, storage_range
 from advisor.training.saved.uncompiled import uncompiled
 
@@ -38,34 +40,26 @@ class Place(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A stage's result for a flat tensor.
-
-    Attributes:
-        left: The flat tensor it leaves on the device for the next stage; ``None`` if none.
-        restore: Restores the flat tensor from what it left.
-    """
+    """A stage's result: the flat tensor left on the device for the next stage, if any, and how to undo it."""
 
     left: torch.Tensor | None
-    restore: Callable[[torch.Tensor | None], torch.Tensor]
+    restore: Callable[[Any], torch.Tensor]
 
 
-class SavedTensorStage(Protocol):
-    """One processing step for saved tensors.
+class SavedTensorStage(abc.ABC):
+    """One processing step, the only one in its place; ``exact`` if it restores the same bits."""
 
-    Attributes:
-        place: Where in the pipeline it stands; each place holds at most one stage.
-        exact: Whether it restores the same bits.
-    """
+    place: ClassVar[Place]
+    exact: ClassVar[bool]
 
-    place: Place
-    exact: bool
-
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027
         """Called when a forward pass begins. Graphs of earlier passes may still be alive."""
 
+    @abc.abstractmethod
     def accepts(self, tensor: torch.Tensor) -> bool:
         """Whether to process a tensor, given as autograd saves it."""
 
+    @abc.abstractmethod
     def encode(self, flat: torch.Tensor) -> Encoded | None:
         """Process a flat tensor; ``None`` leaves it as it is. Runs without gradients."""
 
@@ -73,13 +67,9 @@ class SavedTensorStage(Protocol):
 class SavedTensorPipeline:
     """Packs tensors saved in a forward pass through stages, and unpacks them in reverse.
 
-    Parameters, buffers, their views, and tensors without a plain floating-point format stay as they are. A tensor saved
-    several times, whole or as a view, is stored once, at the time it is saved, so a later write cannot change it.
-    Writing to a tensor that stayed is an error, as it is without hooks.
-
-    Args:
-        model: Returns the model whose parameters and buffers to leave alone.
-        notes: Receives messages for the user.
+    Parameters, buffers, their views, and tensors without a plain floating-point format stay. A tensor saved several
+    times, whole or as a view, is stored once, when it is saved, so a later write cannot change it. Writing to a tensor
+    that stayed is an error, as without hooks. Messages for the user go to ``notes``.
 
     Attributes:
         seen_bytes: Bytes saved since the start of the last forward pass, without parameters and buffers.
@@ -101,12 +91,7 @@ class SavedTensorPipeline:
         self._approximate = False
 
     def add(self, stage: SavedTensorStage, when_idle: str) -> None:
-        """Add a stage.
-
-        Args:
-            stage: The stage.
-            when_idle: Note to add, once, if it had nothing to do in a forward pass.
-        """
+        """Add a stage; ``when_idle`` is the note to add, once, if it had nothing to do in a forward pass."""
         assert all(other.place != stage.place for other in self._stages), "each place holds one stage"
         self._stages = sorted((*self._stages, stage), key=lambda each: each.place)
         self._when_idle[stage.place] = when_idle
@@ -136,10 +121,7 @@ class SavedTensorPipeline:
 
     @contextlib.contextmanager
     def delaying(self) -> Generator[list[DelayedTensor], None, None]:
-        """Postpone packing of what one function saves until it has returned.
-
-        Yields the list of its tensors; those marked as exact are kept so.
-        """
+        """Postpone packing what a function saves until it returns; yields these tensors, to be marked if exact."""
         outer, delayed = self._delayed, list[DelayedTensor]()
         self._delayed = delayed
         try:
@@ -152,11 +134,7 @@ class SavedTensorPipeline:
 
     @uncompiled
     def pack(self, tensor: torch.Tensor) -> SavedTensor | PassedTensor | DelayedTensor:
-        """The object to keep in the graph for ``tensor``.
-
-        Raises:
-            MethodRefusedError: A stage cannot store it.
-        """
+        """The object to keep in the graph for ``tensor``."""
         if self._delayed is None:
             return self._decide(tensor, exact=self._approximate and not saved_by_known_function())
         self._delayed.append(DelayedTensor(tensor))
@@ -164,11 +142,7 @@ class SavedTensorPipeline:
 
     @uncompiled
     def unpack(self, packed: SavedTensor | PassedTensor | DelayedTensor) -> torch.Tensor:
-        """The tensor again, on its device.
-
-        Raises:
-            RuntimeError: It stayed on the device and was modified in place since.
-        """
+        """The tensor again, on its device; an error if it stayed there and was modified in place since."""
         return packed.unpack()
 
     def look_for_hidden(self, loss: torch.Tensor) -> None:
@@ -176,7 +150,7 @@ class SavedTensorPipeline:
         if self._looked_for_hidden:
             return
         self._looked_for_hidden = True
-        hidden = hidden_bytes(loss, self._own_storages)
+        hidden = _hidden_bytes(loss, self._own_storages)
         total = sum(hidden.values())
         if total > _TELLING_SHARE * self.seen_bytes:
             self._notes.append(
@@ -193,15 +167,15 @@ class SavedTensorPipeline:
             return PassedTensor(tensor)
         self._see(storage)
         if exact:
-            # Others that save it get it as it is: a second copy in another format would only take more memory.
+            # Others that save it get it too: a second copy in another format would only take more memory.
             self._exact[storage._cdata] = self._seen[storage._cdata]
         exact = storage._cdata in self._exact
         stages = [stage for stage in self._stages if (stage.exact or not exact) and stage.accepts(tensor)]
         if not stages:
             return PassedTensor(tensor)
         start, length = storage_range(tensor)
-        # The storage's identity, not its address. The version tells apart contents before and after a write in place.
-        # A range that must stay exact is distinct from the same range in another format.
+        # The storage's identity, not its address. The version tells contents before and after a write in place apart,
+        # the last entry a range that must stay exact from the same range in another format.
         key = (storage._cdata, tensor._version, tensor.dtype, start, length, all(stage.exact for stage in stages))
         kept = self._cache.get(key)
         if kept is None:
@@ -228,15 +202,31 @@ class SavedTensorPipeline:
         return kept
 
     def _see(self, storage: torch.UntypedStorage) -> None:
-        known = self._seen.get(storage._cdata)
-        if known is None:
+        if storage._cdata not in self._seen:
             self._seen[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             self.seen_bytes += storage.nbytes()
 
 
+def _hidden_bytes(loss: torch.Tensor, known: Collection[int]) -> dict[str, int]:
+    """Bytes of tensors that custom autograd functions keep as attributes, by the name of the function's node.
+
+    Each storage in the graph of a loss counts once, and those that are ``known`` do not.
+    """
+    found: Counter[str] = Counter()
+    counted = set(known)
+    for node in graph_nodes([loss]):
+        for value in getattr(node, "__dict__", {}).values():
+            for tensor in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                    storage = tensor.untyped_storage()
+                    if storage._cdata not in counted:
+                        counted.add(storage._cdata)
+                        found[node.name()] += storage.nbytes()
+    return found
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it has a single storage of floats and is not empty."""
     if type(tensor) not in (torch.Tensor, FakeTensor) or tensor.layout is not torch.strided:
-        return False  # Other subclasses and sparse tensors have no single storage to store; parameters stay.
-    # Integers are small; a lazily negated view has not the storage's values.
+        return False  # Other subclasses and sparse tensors have no single storage; parameters stay.
+    # Integers are small; the storage of a lazily negated view has other values.
     return tensor.is_floating_point() and not tensor.is_neg() and tensor.numel() > 0
