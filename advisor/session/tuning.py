@@ -29,7 +29,7 @@ from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.loop import SearchLoop
 from advisor.session.preparation import Preparation
-from advisor.session.setup.device_counts import fit_to_workload
+from advisor.session.setup.fit import fit_to_workload
 from advisor.session.setup.same_model import keep_identity, model_of
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator

@@ -11,7 +11,7 @@ import torch
 from advisor.phase import Phase
 from advisor.training.processes.cut import Cut
 from advisor.training.processes.distribution import Distribution
-from advisor.training.saved.pipeline import SavedTensorPipeline
+from advisor.training.saved.tensor_pipeline import SavedTensorPipeline
 from advisor.training.state_part import StatePart
 
 __all__ = ["Hooks"]
@@ -21,6 +21,7 @@ class Hooks:
     """The places where methods add to a training or replace parts of it.
 
     Attributes:
+        model: The model.
         forward_contexts: Callables that return context managers; all are entered around every forward pass.
         after_forward: Callables that receive the loss of every forward pass.
         saved_tensors: The pipeline for tensors that autograd saves; created for the first method that needs it.
@@ -48,6 +49,8 @@ class Hooks:
         gradient_factor: Returns what gradients are to be multiplied by to get the true ones; ``None`` for one.
     """
 
+    model: torch.nn.Module
+
     def __init__(self) -> None:
         self.forward_contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
         self.after_forward: list[Callable[[torch.Tensor], None]] = []
@@ -69,3 +72,11 @@ class Hooks:
         self.run_passes: Callable[[list[Any]], torch.Tensor] | None = None
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
         self.gradient_factor: Callable[[], torch.Tensor] | None = None
+
+    def saved_tensor_pipeline(self) -> SavedTensorPipeline:
+        """The pipeline for saved tensors; created on first use, and then entered around every forward pass."""
+        if self.saved_tensors is None:
+            self.saved_tensors = SavedTensorPipeline(lambda: self.model, self.notes)
+            self.forward_contexts.append(self.saved_tensors.context)
+            self.after_forward.append(self.saved_tensors.look_for_hidden)
+        return self.saved_tensors

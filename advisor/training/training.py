@@ -24,7 +24,6 @@ from advisor.training.moving import on_device
 from advisor.training.processes.cut import clip_across_cuts, share_overflow
 from advisor.training.processes.world import World
 from advisor.training.replaced_optimizers import ReplacedOptimizers
-from advisor.training.saved.pipeline import SavedTensorPipeline
 from advisor.training.state import TrainingState
 from advisor.training.workload_optimizer import built_optimizer, step_without_closure
 from advisor.workload.batch_layout import SampleDims
@@ -129,14 +128,6 @@ class Training(Hooks):
         for change in self.change_optimizer:
             change(optimizer)
         self._optimizer = optimizer
-
-    def saved_tensor_pipeline(self) -> SavedTensorPipeline:
-        """The pipeline for saved tensors; created on first use, and then entered around every forward pass."""
-        if self.saved_tensors is None:
-            self.saved_tensors = SavedTensorPipeline(lambda: self.model, self.notes)
-            self.forward_contexts.append(self.saved_tensors.context)
-            self.after_forward.append(self.saved_tensors.look_for_hidden)
-        return self.saved_tensors
 
     def place(self) -> None:
         """Move the model to the device, once what divides it among devices has left this one its part."""

@@ -13,7 +13,7 @@ from advisor.methods.activations._host_copies import HostBound, HostCopy
 from advisor.methods.activations._overlapped_copies import Copier, OverlappedMove, copier_by_device
 from advisor.methods.compose import apply_uses
 from advisor.methods.use import use
-from advisor.training.saved.pipeline import SavedTensorPipeline
+from advisor.training.saved.tensor_pipeline import SavedTensorPipeline
 from tests.methods.tiny import images, training_of
 
 

@@ -15,7 +15,7 @@ from advisor.errors import MethodRefusedError
 from advisor.hardware.host import HostMemory
 from advisor.methods.activations._host_copies import HostBound, MoveToHost
 from advisor.methods.activations.swap import Swap
-from advisor.training.saved.pipeline import SavedTensorPipeline
+from advisor.training.saved.tensor_pipeline import SavedTensorPipeline
 from advisor.training.training import Training
 from tests.methods.tiny import convnet, images, training_of
 

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from advisor.methods.activations._host_copies import HostCopy
 from advisor.methods.catalogue import get_method
 from advisor.methods.use import MethodUse, use
-from advisor.training.saved.pipeline import Encoded, Place, SavedTensorPipeline
+from advisor.training.saved.tensor_pipeline import Encoded, Place, SavedTensorPipeline
 from tests.contract.observe import LiveBytes, relative_error, same
 from tests.methods.tiny import MODELS, images, training_of
 

@@ -19,7 +19,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from advisor.errors import MomadviseError, StageLostError
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel, _kind_of_all
+from advisor.training.processes.cut import Cut, clip_across_cuts
 from advisor.training.processes.distribution import plain_names
+from advisor.training.processes.world import current_world
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_blocks
 from tests.distributed.models import movement_error
@@ -211,7 +213,9 @@ def trained() -> dict[str, Any]:
         loss_of("gpt2")(plain, batch).backward()
         run_step(pipeline, "gpt2", batch, 4)
         expected = nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
-        norms.append(relative(pipeline.clip_grad_norm(list(model.parameters()), 0.1), expected))
+        cut = Cut(current_world())
+        cut.copies = pipeline.copies  # type: ignore[method-assign]
+        norms.append(relative(clip_across_cuts(list(model.parameters()), 0.1, [cut]), expected))
         for optimizer in optimizers:
             optimizer.step()
         tied: list[Any] = [None] * dist.get_world_size()

@@ -22,7 +22,8 @@ from advisor.search.space.space_file import load_space
 from advisor.search.study.sampler import Proposer
 from advisor.session.climb import SizeSearch
 from advisor.session.setup import device_counts
-from advisor.session.setup.device_counts import build_on_devices, with_global_batch, within_fidelity
+from advisor.session.setup.device_counts import build_on_devices, with_global_batch
+from advisor.session.setup.fit import within_fidelity
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.sized_trials import SizedTrials

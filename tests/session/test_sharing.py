@@ -10,7 +10,7 @@ from advisor.goal import Fidelity, Goal
 from advisor.search.space.build_space import build_space
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import load_space
-from advisor.session.setup.device_counts import within_fidelity
+from advisor.session.setup.fit import within_fidelity
 from tests.decide.examples import goal
 from tests.search.test_build_space import CPU, FACTS
 

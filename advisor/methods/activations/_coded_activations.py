@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from advisor.training.saved.pipeline import Encoded, Place, SavedTensorStage
+from advisor.training.saved.tensor_pipeline import Encoded, Place, SavedTensorStage
 
 __all__ = ["Code", "CodeActivations"]
 

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from advisor.errors import MethodRefusedError
 from advisor.text.units import format_bytes
 from advisor.training.memory_side import Side, memory_of
-from advisor.training.saved.pipeline import Encoded, Place, SavedTensorStage
+from advisor.training.saved.tensor_pipeline import Encoded, Place, SavedTensorStage
 
 __all__ = ["HostBound", "HostCopy", "MoveToHost", "is_on_gpu"]
 

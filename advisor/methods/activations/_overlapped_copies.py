@@ -15,7 +15,7 @@ import torch
 
 from advisor.methods.activations._host_copies import HostBound, HostCopy, MoveToHost, is_on_gpu
 from advisor.training.saved.packed_tensors import check_version
-from advisor.training.saved.pipeline import Encoded
+from advisor.training.saved.tensor_pipeline import Encoded
 
 __all__ = ["Copier", "OverlappedMove", "copier_by_device"]
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
-from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.methods.pipeline._copies import Copies
+from advisor.methods.pipeline._micro_batch_kinds import kind_of_all
 from advisor.methods.pipeline._outside import empty_parameters
 from advisor.methods.pipeline._passage import Passage
 from advisor.methods.pipeline._places import drop_other_blocks, put_links
@@ -25,7 +25,6 @@ from advisor.methods.pipeline._stage_state import PlainNames, StageState
 from advisor.methods.pipeline._stages import StageModule, Stages, torch_stage, unraised_cause
 from advisor.methods.pipeline.balance import balanced, even
 from advisor.methods.pipeline.schedule_rules import stages_of_rank, stages_per_rank
-from advisor.training.batch.tree import leaves_of
 
 __all__ = ["PipelineParallel"]
 
@@ -131,7 +130,7 @@ class PipelineParallel:
             WorkloadError: The micro-batches have different shapes.
             StageLostError: Another rank failed, ended, or did not answer in time.
         """
-        kind = _kind_of_all(micro_batches)
+        kind = kind_of_all(micro_batches)
         self._put_links()
         self._rehearse(kind, lambda: compute(micro_batches[0]), may_empty=may_empty)
         finish = finish or (lambda micro_batch, value, is_last: (value, value))
@@ -216,22 +215,6 @@ class PipelineParallel:
             return 1
         name = next((name for name, own in self._names.of(self.model).items() if own is parameter), "")
         return self._copies.count(name)
-
-    def clip_grad_norm(self, parameters: Sequence[nn.Parameter], max_norm: float) -> torch.Tensor:
-        """Clip complete gradients by their norm over the whole model, and return the norm that they had."""
-        names = {id(own): name for name, own in self._names.of(self.model).items()}
-        square = torch.zeros((), device=self._device)
-        for parameter in parameters:
-            if parameter.grad is not None:
-                norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32)
-                norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-                copies = 1 if self._copies is None else self._copies.count(names[id(parameter)])
-                square += norm.square() / copies
-        with self._ranks.waiting():
-            dist.all_reduce(square, group=self._ranks.group)
-        total = square.sqrt()
-        nn.utils.clip_grads_with_norm_(list(parameters), max_norm, total)
-        return total
 
     @property
     def state(self) -> StageState:
@@ -361,28 +344,3 @@ class PipelineParallel:
             )
         output: torch.Tensor = value
         return output
-
-
-def _kind_of_all(micro_batches: Sequence[Any]) -> Any:
-    """Shapes and formats of the micro-batches, which must agree.
-
-    Raises:
-        WorkloadError: They do not.
-    """
-    kinds = [_kind(micro_batch) for micro_batch in micro_batches]
-    if len(set(kinds)) > 1:
-        shapes = sorted({", ".join(f"{path or 'batch'} {list(shape)}" for path, shape, _ in kind) for kind in kinds})
-        raise WorkloadError(
-            "all micro-batches of a step must have the same shapes in a pipeline, because stages receive in memory of "
-            f"a fixed shape, but there are ({') and ('.join(shapes[:3])}); give batches whose number of samples is a "
-            "multiple of micro_batch, and pad the samples of a batch to one length"
-        )
-    return kinds[0]
-
-
-def _kind(micro_batch: Any) -> Any:
-    return tuple(
-        (leaf.path, leaf.shape, getattr(leaf.value, "dtype", None))
-        for leaf in leaves_of(micro_batch)
-        if leaf.shape is not None
-    )

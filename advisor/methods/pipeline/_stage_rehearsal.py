@@ -11,7 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from advisor.errors import MethodRefusedError, StageLostError, WorkloadError
-from advisor.methods.pipeline._graph import leaves_of_graph, nodes_before
+from advisor.methods.pipeline._leaves import leaves_of_graph, nodes_before
 from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, superfluous
 from advisor.methods.pipeline._passage import Run
 from advisor.methods.pipeline._places import StageLink

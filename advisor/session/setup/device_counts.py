@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,11 +13,9 @@ from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.mesh import DATA_ONLY, MeshAxis
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.compose import worst_fidelity
 from advisor.search.sizing.batching import dividing_gpu_counts
 from advisor.search.space.build_space import build_space
 from advisor.search.space.meshes import MeshRules, find_meshes
-from advisor.search.space.requested_methods import check_requested
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import SearchSpace
 from advisor.session.request import TuneRequest
@@ -31,10 +29,7 @@ __all__ = [
     "build_on_devices",
     "check_preflight",
     "choose_devices",
-    "fit_to_workload",
-    "may_cut",
     "with_global_batch",
-    "within_fidelity",
 ]
 
 _NO_GLOBAL_BATCH = (
@@ -52,7 +47,7 @@ _RANKS_PER_CORE = 4
 """To see how it works a few ranks may share a core; hundreds of processes only bring the machine down."""
 
 
-def may_cut(space: SearchSpace) -> bool:
+def _may_cut(space: SearchSpace) -> bool:
     """Whether the space has a method that divides the model, so that several devices have one share of a batch."""
     return bool(set(_CUTS) & set(space.methods))
 
@@ -135,45 +130,6 @@ def _default_counts(goal: GoalKind, hardware: Hardware, machines: int) -> tuple[
     while 2 * on_each[-1] <= hardware.device_count:
         on_each.append(2 * on_each[-1])
     return tuple(sorted({1, *(machines * count for count in on_each)}))
-
-
-def fit_to_workload(
-    request: TuneRequest,
-    space: SearchSpace,
-    goal: Goal,
-    facts: Facts,
-    hardware: Hardware,
-    say: Callable[[str], None],
-) -> tuple[Goal, ResolvedSpace]:
-    """Resolve the goal's global batch and device counts, and the combinations to search.
-
-    Raises:
-        UserError: Nothing is left of what was asked for.
-    """
-    layout = facts.batch_layout
-    uncut = layout.why_uncut
-    if layout.changes_when_split and not facts.has_batchnorm:
-        uncut = f"{layout.changes_when_split} (--fidelity model allows more)"
-    if layout.sizes is not None:
-        say(layout.sizes.words)
-    if uncut:
-        say(
-            f"a batch is trained on in one piece, on one device: {uncut}. Give training.step no more samples than the "
-            "policy's micro-batch"
-        )
-    split = with_global_batch(goal, facts, space)
-    if split.gpu_counts != goal.gpu_counts:
-        left_out = ", ".join(str(count) for count in goal.gpu_counts if count not in split.gpu_counts)
-        say(f"a global batch of {split.global_batch} cannot be split over {left_out} devices: left out")
-    resolved, left_out_because = build_on_devices(space, facts, hardware, split, asked=request.asks_for_several)
-    if left_out_because is not None:
-        say(left_out_because)
-        split = msgspec.structs.replace(split, gpu_counts=resolved.gpu_counts)
-    check_requested(request.methods, resolved)
-    split, resolved, beyond = within_fidelity(split, resolved, facts)
-    if beyond:
-        say(beyond)
-    return split, resolved
 
 
 def with_global_batch(goal: Goal, facts: Facts, space: SearchSpace | None = None) -> Goal:
@@ -277,7 +233,7 @@ def check_preflight(request: TuneRequest, space: SearchSpace, gpu_counts: Sequen
         OptionError: ``cheapest`` without a global batch, or one that cannot be split over any number of devices.
         SearchSpaceError: Several devices were asked for, and the space has no method for them.
     """
-    if request.global_batch is not None and not may_cut(space):
+    if request.global_batch is not None and not _may_cut(space):
         gpu_counts = dividing_gpu_counts(request.global_batch, gpu_counts)
     if request.global_batch is None and request.goal is GoalKind.CHEAPEST and _states_no_batch(request.source):
         raise OptionError(_NO_GLOBAL_BATCH)
@@ -311,53 +267,3 @@ def _reasons(refused: Mapping[str, str]) -> str:
         if way in refused:
             names.setdefault(refused[way], []).append(way)
     return "; ".join(f"{', '.join(ways)}: {reason}" for reason, ways in names.items())
-
-
-def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goal, ResolvedSpace, str]:
-    """Leave out numbers of devices on which even the plainest training is beyond the fidelity ceiling.
-
-    Known before any trial: with BatchNorm every device takes the statistics of its own share, so that something else is
-    learned whatever the methods are.
-
-    Returns:
-        The goal and the space with those that are left; and what was left out and why, empty if nothing was.
-
-    Raises:
-        OptionError: No number of devices is left.
-    """
-    beyond = []
-    within = dict(space.meshes)
-    for count, mesh in space.places:
-        plainest = space.on_devices((), count, mesh)
-        if plainest is None:
-            continue  # the methods that divide its axes do not go together
-        fidelity = worst_fidelity(plainest.uses, accumulation_steps=1, facts=facts, gpu_count=count, mesh=mesh)
-        if not goal.fidelity.allows(fidelity):
-            within[count] = tuple(one for one in within.get(count, (mesh,)) if one != mesh)
-            if not within[count]:
-                beyond.append(count)
-    space = msgspec.structs.replace(space, meshes=within)
-    if not beyond:
-        return goal, space, ""
-    counts = tuple(count for count in goal.gpu_counts if count not in beyond)
-    some = " and ".join(str(count) for count in beyond)
-    changes = facts.batch_layout.changes_when_split
-    if facts.has_batchnorm:
-        cause = "BatchNorm takes its statistics over one device's share of the batch, which changes what is learned"
-        allow = "--fidelity model"
-    elif changes:
-        cause = changes
-        allow = "--fidelity model"
-    else:
-        cause = "gradients are summed over devices, which reorders float sums"
-        allow = "--fidelity rounding"
-    if not counts:
-        raise OptionError(
-            f"Training on {some} devices must be within the fidelity ceiling {goal.fidelity.value}, but {cause}. "
-            f"Allow it with {allow}, or use --gpus 1."
-        )
-    return (
-        msgspec.structs.replace(goal, gpu_counts=counts),
-        msgspec.structs.replace(space, gpu_counts=counts),
-        f"{some} devices were left out: {cause} ({allow} allows it)",
-    )
