@@ -44,6 +44,7 @@ SAME_NAME: dict[str, tuple[tuple[str, ...], str]] = {
     "answer": (("advisor/decide", "advisor/report"), "the record, and how it is shown"),
     "growth": (("advisor/decide", "advisor/report"), "the record, and how it is shown"),
     "guard": (("advisor/decide", "advisor/session/trials"), "how a comparison is judged, and when it is made"),
+    "pipeline": (("advisor/methods/pipeline", "advisor/training/saved"), "of a model's blocks, and of saved tensors"),
     "probe": (("advisor/session/trials", "advisor/trial/worker"), "asking for the trial, and running it"),
     "timings": (("advisor/report", "advisor/session/answer"), "the record, and how it is shown"),
 }
