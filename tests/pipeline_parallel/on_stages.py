@@ -18,7 +18,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from advisor.errors import MomadviseError, StageLostError
-from advisor.methods.pipeline._pipeline_parallel import PipelineParallel, _kind_of_all
+from advisor.methods.pipeline._micro_batch_kinds import kind_of_all
+from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
 from advisor.training.processes.cut import Cut, clip_across_cuts
 from advisor.training.processes.distribution import plain_names
 from advisor.training.processes.world import current_world
@@ -290,7 +291,7 @@ def drawn(recompute: bool) -> dict[str, Any]:
     torch.manual_seed(100 + dist.get_rank())
     batch = batch_of("by hand")
     pipeline._put_links()
-    pipeline._rehearse(_kind_of_all(cut(batch, 4)), lambda: noisy.loss(cut(batch, 4)[0]), may_empty=True)
+    pipeline._rehearse(kind_of_all(cut(batch, 4)), lambda: noisy.loss(cut(batch, 4)[0]), may_empty=True)
     noisy.noise.clear()
     noisy.masks.clear()
     for parameter in noisy.parameters():

@@ -1,8 +1,8 @@
-"""Shapes and formats of micro-batches: stages receive in memory of a fixed shape."""
+"""The shapes of micro-batches, which must agree in a step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from advisor.errors import WorkloadError
@@ -11,7 +11,7 @@ from advisor.training.batch.tree import leaves_of
 __all__ = ["kind_of_all"]
 
 
-def kind_of_all(micro_batches: Sequence[Any]) -> Any:
+def kind_of_all(micro_batches: Sequence[Any]) -> Hashable:
     """Shapes and formats of the micro-batches, which must agree.
 
     Raises:
@@ -28,7 +28,7 @@ def kind_of_all(micro_batches: Sequence[Any]) -> Any:
     return kinds[0]
 
 
-def _kind(micro_batch: Any) -> Any:
+def _kind(micro_batch: Any) -> tuple[Any, ...]:
     return tuple(
         (leaf.path, leaf.shape, getattr(leaf.value, "dtype", None))
         for leaf in leaves_of(micro_batch)

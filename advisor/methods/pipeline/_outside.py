@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -159,10 +159,21 @@ def _tensors_to(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
     return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
 
 
-def empty_parameters(model: nn.Module, modules: list[nn.Module]) -> list[nn.Parameter]:
-    """Free the parameters that only these modules hold; returns them, each now with no rows.
+def empty_parameters(
+    model: nn.Module, modules: list[nn.Module], names: Mapping[str, nn.Parameter], *, keep: set[str]
+) -> set[str]:
+    """Free the parameters that only these modules hold: they are left without rows.
 
     They stay the objects that they were, so that an optimizer that has them finds nothing to do.
+
+    Args:
+        model: The model.
+        modules: Modules that are not needed.
+        names: Name -> parameter of the model.
+        keep: Names of those to leave as they are.
+
+    Returns:
+        The names of those that were freed.
     """
     inside = {id(inner) for module in modules for inner in module.modules()}
     kept = {
@@ -172,10 +183,10 @@ def empty_parameters(model: nn.Module, modules: list[nn.Module]) -> list[nn.Para
         for parameter in module._parameters.values()
         if parameter is not None
     }
-    emptied: dict[int, nn.Parameter] = {}
-    for module in modules:
-        for parameter in module.parameters():
-            if id(parameter) not in kept and parameter.dim() > 0 and type(parameter) is nn.Parameter:
-                parameter.data = parameter.data.new_empty((0, *parameter.shape[1:]))
-                emptied[id(parameter)] = parameter
-    return list(emptied.values())
+    held = {id(parameter) for module in modules for parameter in module.parameters()} - kept
+    emptied = set()
+    for name, parameter in names.items():
+        if id(parameter) in held and name not in keep and parameter.dim() and type(parameter) is nn.Parameter:
+            parameter.data = parameter.data.new_empty((0, *parameter.shape[1:]))
+            emptied.add(name)
+    return emptied

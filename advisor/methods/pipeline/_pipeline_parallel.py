@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from advisor.methods.pipeline._stage_ranks import PipelineRanks
 from advisor.methods.pipeline._stage_rehearsal import Rehearsal
 from advisor.methods.pipeline._stage_state import PlainNames, StageState
 from advisor.methods.pipeline._stages import StageModule, Stages, torch_stage, unraised_cause
-from advisor.methods.pipeline.balance import balanced, even
+from advisor.methods.pipeline.balance import balanced, even, require_bounds
 from advisor.methods.pipeline.schedule_rules import stages_of_rank, stages_per_rank
 
 __all__ = ["PipelineParallel"]
@@ -76,9 +76,7 @@ class PipelineParallel:
         size = dist.get_world_size(group)
         count = size * stages_per_rank(schedule)
         self.bounds = tuple(bounds or even(len(blocks), count))
-        assert len(self.bounds) == count + 1, "one bound for each stage and one for the end"
-        assert self.bounds[0] == 0, "the first stage begins with the first block"
-        assert self.bounds[-1] == len(blocks), "the last stage ends with the last block"
+        require_bounds(self.bounds, count, len(blocks))
         owners = {stage: rank for rank in range(size) for stage in stages_of_rank(schedule, rank, size)}
         self._ranks = PipelineRanks(group, device, [owners[stage] for stage in range(count)])
         self.own = stages_of_rank(schedule, self._ranks.rank, size)
@@ -101,7 +99,7 @@ class PipelineParallel:
         self._late: set[str] = set()
         self._handed: dict[Any, list[Handed]] = {}
         self._schedule: tuple[Any, Schedule] | None = None
-        self._computed: Callable[[int, torch.Tensor | None, int], torch.Tensor] | None = None
+        self._computed: Callable[[int, torch.Tensor | None, int], torch.Tensor] = _outside_of_steps
         self._passes = 0
         self._complete = True
 
@@ -159,7 +157,7 @@ class PipelineParallel:
             self._schedule = None  # It holds what is left of the failed step.
             raise
         finally:
-            self._computed = None
+            self._computed = _outside_of_steps
         self._passes += len(micro_batches)
         self._complete = False
         total = torch.zeros((), dtype=self._handed[kind][-1].dtype, device=self._device)
@@ -259,7 +257,7 @@ class PipelineParallel:
             self._draws.base = self._ranks.told(int(torch.randint(2**31, ())), by=0)
             rehearsal.learn(function)
             if self._schedule_name == "zero_bubble":
-                self._require_split(rehearsal)
+                rehearsal.require_split()
             self._draws.are_made = rehearsal.drew
             if (costs := rehearsal.costs()) is not None:
                 before, blocks, after = costs
@@ -270,43 +268,12 @@ class PipelineParallel:
             trained = [n for n in trained if n not in parameters or parameters[n].requires_grad]
             self._copies = Copies(self._ranks, users, trained)
             self._late = self._ranks.told(rehearsal.late_buffers(), by=self._ranks.owners[-1])
-            self._empty(rehearsal, set().union(*users), may_empty=may_empty)
+            if may_empty:
+                # What nobody uses stays with the first rank.
+                kept = set() if self._ranks.rank else set(self._names.parameters).difference(*users)
+                modules = [one.module for one in rehearsal.not_needed]
+                self._emptied = empty_parameters(self.model, modules, parameters, keep=kept)
         self._handed[kind] = rehearsal.handed
-
-    def _require_split(self, rehearsal: Rehearsal) -> None:
-        """Require that backward passes can be split in two, as the zero-bubble schedule does.
-
-        Raises:
-            MethodRefusedError: Weights of some stage would get no gradient.
-        """
-        instead = "use schedule=interleaved or 1f1b"
-        if not all(self._ranks.told_by_all(rehearsal.splits)):
-            raise MethodRefusedError(
-                "schedule=zero_bubble needs weights that meet the hidden states in one block only, because torch "
-                "cannot compute the gradients of others apart from those of the hidden states, but some meet them in "
-                f"several blocks of a stage; {instead}"
-            )
-        for stage, (given, made) in enumerate(itertools.pairwise(rehearsal.handed), start=1):
-            if made.requires_grad and not given.requires_grad:
-                raise MethodRefusedError(
-                    "schedule=zero_bubble needs hidden states with a gradient between all stages, because torch finds "
-                    f"the weights of a stage on the way to them, but those before stage {stage} have none: nothing "
-                    f"before it is trained; {instead}"
-                )
-
-    def _empty(self, rehearsal: Rehearsal, used: set[str], *, may_empty: bool) -> None:
-        """Free what the stages of this rank do not need; what nobody uses stays with the first rank."""
-        modules = [
-            one.module
-            for one in rehearsal.not_needed
-            if self._ranks.rank > 0
-            or {name for name, p in self._names.of(self.model).items() if any(p is q for q in one.module.parameters())}
-            <= used
-        ]
-        if not may_empty:
-            return
-        names = {id(parameter): name for name, parameter in self._names.of(self.model).items()}
-        self._emptied = {names[id(one)] for one in empty_parameters(self.model, modules)}
 
     def _scheduled(self, kind: Any, count: int) -> Schedule:
         """The schedule of a step; the last one is kept, with the memory that it receives in."""
@@ -314,18 +281,15 @@ class PipelineParallel:
             handed = self._handed[kind]
             self._schedule = None
             stages = []
+            own = weakref.proxy(self)  # A cycle would keep the model's memory until the next garbage collection.
             for index in self.own:
-                module = StageModule(self.model, index, self._output_of)
+                module = StageModule(self.model, index, lambda *given: own._computed(*given))
                 given = handed[index - 1].like(self._device) if index else torch.zeros(1, dtype=torch.int64)
                 is_last = index == self._stages.count - 1
                 made = torch.empty(1, dtype=handed[index].dtype) if is_last else handed[index].like(self._device)
                 stages.append(torch_stage(module, self._stages.count, self._ranks.group, self._device, given, made))
             self._schedule = (kind, count), schedule_of(self._schedule_name, stages, count)
         return self._schedule[1]
-
-    def _output_of(self, stage: int, incoming: torch.Tensor | None, number: int) -> torch.Tensor:
-        assert self._computed is not None, "stages run inside of a step"
-        return self._computed(stage, incoming, number)
 
     def _pass(
         self, stage: int, incoming: torch.Tensor | None, number: int, function: Callable[[], torch.Tensor]
@@ -344,3 +308,7 @@ class PipelineParallel:
             )
         output: torch.Tensor = value
         return output
+
+
+def _outside_of_steps(stage: int, incoming: torch.Tensor | None, number: int) -> torch.Tensor:
+    raise AssertionError("stages run inside of a step")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -157,6 +158,27 @@ class Rehearsal:
             for began, ended in zip(each.marks[1:-1:2], each.marks[2:-1:2], strict=True)
         ]
         return Cost(first[1] - first[0]), blocks, Cost(last[-1] - last[-2])
+
+    def require_split(self) -> None:
+        """Require that backward passes can be split in two, as the zero-bubble schedule does; every rank calls it.
+
+        Raises:
+            MethodRefusedError: Weights of some stage would get no gradient.
+        """
+        instead = "use schedule=interleaved or 1f1b"
+        if self._relay.any_rank(not self.splits):
+            raise MethodRefusedError(
+                "schedule=zero_bubble needs weights that meet the hidden states in one block only, because torch "
+                "cannot compute the gradients of others apart from those of the hidden states, but some meet them in "
+                f"several blocks of a stage; {instead}"
+            )
+        for stage, (given, made) in enumerate(itertools.pairwise(self.handed), start=1):
+            if made.requires_grad and not given.requires_grad:
+                raise MethodRefusedError(
+                    "schedule=zero_bubble needs hidden states with a gradient between all stages, because torch finds "
+                    f"the weights of a stage on the way to them, but those before stage {stage} have none: nothing "
+                    f"before it is trained; {instead}"
+                )
 
     def undo(self) -> None:
         """Give all modules their forward functions back."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
+from advisor.phase import Phase
 from advisor.training.batch import tree as batches
 from advisor.training.contexts import entered
 from advisor.training.loss import require_trainable
@@ -61,7 +62,12 @@ class StagedTraining(Cut):
         training = self._training()
         assert training is not None, "a training runs its own passes"
 
+        def begin(phase: Phase) -> None:
+            if training.phase_listener is not None:
+                training.phase_listener(phase)
+
         def compute(micro_batch: Any) -> torch.Tensor:
+            begin(Phase.FORWARD)
             moved = batches.move(micro_batch, training.device)
             with entered(training.forward_contexts):
                 try:
@@ -76,6 +82,7 @@ class StagedTraining(Cut):
                 value = require_trainable(value)
             for callback in training.after_forward:
                 callback(value)
+            begin(Phase.BACKWARD)  # until the next forward pass
             if not is_last:
                 return value, value
             share = training.micro_batch_weights.apply(value, micro_batch)

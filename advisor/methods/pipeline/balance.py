@@ -10,7 +10,7 @@ import msgspec
 
 from advisor.errors import MethodRefusedError
 
-__all__ = ["Cost", "balanced", "even"]
+__all__ = ["Cost", "balanced", "even", "require_bounds"]
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -46,6 +46,19 @@ def even(blocks: int, stages: int) -> tuple[int, ...]:
         MethodRefusedError: There are fewer blocks than stages.
     """
     return balanced([Cost(1.0)] * blocks, stages, before=Cost(1e-3), after=Cost(1e-3))
+
+
+def require_bounds(bounds: Sequence[int], stages: int, blocks: int) -> None:
+    """Require one for each stage and one for the end.
+
+    Raises:
+        MethodRefusedError: They are of another number of stages or blocks.
+    """
+    if len(bounds) != stages + 1 or bounds[0] != 0 or bounds[-1] != blocks:
+        raise MethodRefusedError(
+            f"a model of {blocks} blocks in {stages} stages must be cut at {stages + 1} bounds from 0 to {blocks}, but "
+            f"they are {', '.join(map(str, bounds))}; without bounds, all stages get as many"
+        )
 
 
 def balanced(
