@@ -136,6 +136,13 @@ def test_the_probe_says_for_each_number_of_devices_what_they_can_slice(runner: R
     assert facts.sequence_refusals == {}
 
 
+def test_the_probe_finds_out_what_can_be_sliced_also_where_no_step_fits(runner: Runner) -> None:
+    probed = runner.run(trial((), count=1, kind=ProbeTrial, tensor_degrees=(2,), memory_limit_bytes=2 * 2**20))
+    assert probed.outcome is Outcome.OK, (probed, runner.tail_of_log(probed.key))
+    assert probed.facts.first_loss is None
+    assert set(probed.facts.tensor_degrees) == {2}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

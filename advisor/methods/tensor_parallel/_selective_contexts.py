@@ -42,7 +42,12 @@ def hidden() -> Generator[None, None, None]:
 
 
 def is_kept(*operators: Any) -> bool:
-    """Whether this is a recomputation in which the next call of one of these operators returns what was kept."""
+    """Whether this is a recomputation in which the next call of one of these operators returns what was kept.
+
+    A torch whose contexts do not tell is taken to keep nothing: what could be left out is then done again.
+    """
+    if _NOTHING[1] is None:
+        return False
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(mode, _RECOMPUTING):
             for operator in operators:

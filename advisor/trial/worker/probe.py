@@ -188,8 +188,11 @@ def _facts(bench: Bench[ProbeTrial], training: Training, first: _FirstStep, thre
 
 
 def _sliced(bench: Bench[ProbeTrial], training: Training, first: _FirstStep) -> Probed:
-    """What devices can divide of each layer; nothing where it was not asked for, or no batch fits."""
-    if not bench.spec.tensor_degrees or first.loss is None:
+    """What devices can divide of each layer; nothing where it was not asked for, or not even a look fits.
+
+    A look is a forward pass in which one block of each kind computes: it fits where a step does not.
+    """
+    if not bench.spec.tensor_degrees:
         return Probed()
     layout = first.layout
     batch = first.batch if layout.why_uncut else split(first.batch, _SAMPLES_TO_SLICE, layout.sample_dims)[0]
