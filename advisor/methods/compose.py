@@ -168,6 +168,10 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY)
 
     Exactly one method must divide each axis of several devices, and none an axis of one.
     """
+    for use in uses if gpu_count > 1 else ():
+        reason = get_method(use.name).one_device_only
+        if reason:
+            return f"{use.label}: it cannot be used on {gpu_count} devices: {reason}"
     for axis in MeshAxis:
         own = [use for use in uses if get_method(use.name).axis is axis]
         degree = mesh.degree(axis, gpu_count)
@@ -188,10 +192,6 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY)
             if not valid:
                 return f"{where} a method must divide it, but there is none: leave that axis out of the mesh"
             return f"{where} exactly one of {valid} must be in use, but got {got}"
-    for use in uses if gpu_count > 1 else ():
-        reason = get_method(use.name).one_device_only
-        if reason:
-            return f"{use.label}: it cannot be used on {gpu_count} devices: {reason}"
     return None
 
 

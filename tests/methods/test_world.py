@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from advisor.training import world
+from advisor.training.processes import world
 from advisor.training.processes.world import current_world
 
 PATIENCE = timedelta(hours=3)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from advisor.session.answer.timings import timings_of
 
 from advisor.decide.candidate import Candidate
 from advisor.goal import Goal, GoalKind
@@ -21,6 +21,7 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.compare_leaders import compare_leaders
 from advisor.session.context import StudyContext
+from advisor.session.tuning import Tuning
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PairResult
 from advisor.trial.spec import PairTrial
@@ -159,4 +160,6 @@ def test_the_other_batch_of_a_leader_changes_with_it() -> None:
 
 
 def test_an_answer_says_how_long_comparing_leaders_took() -> None:
-    assert timings_of({PairTrial: [2.0, 3.0]}, 6.0) == {"comparing leaders (2 trials)": 5.0, "momadvise itself": 1.0}
+    tuning = SimpleNamespace(preparation=SimpleNamespace(budget=SimpleNamespace(elapsed_seconds=6.0)))
+    timings = Tuning._timings(tuning, SimpleNamespace(spent={PairTrial: [2.0, 3.0]}))  # type: ignore[arg-type]
+    assert timings == {"comparing leaders (2 trials)": 5.0, "momadvise itself": 1.0}

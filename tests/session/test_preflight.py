@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from advisor.errors import OptionError, SearchSpaceError
@@ -45,9 +46,14 @@ def test_functions_may_have_a_batch_and_a_config_never_has_one() -> None:
 
 
 def test_a_global_batch_must_be_split_over_one_of_the_numbers_of_devices() -> None:
-    check_preflight(asked(global_batch=33, gpu_counts=(1, 2)), DEFAULT, (1, 2))
+    data_alone = msgspec.structs.replace(DEFAULT, methods={"ddp": {}})
+    check_preflight(asked(global_batch=33, gpu_counts=(1, 2)), data_alone, (1, 2))
     with pytest.raises(OptionError, match=r"--global-batch must be a multiple .*\(2 or 4\), but got 33"):
-        check_preflight(asked(global_batch=33, gpu_counts=(2, 4)), DEFAULT, (2, 4))
+        check_preflight(asked(global_batch=33, gpu_counts=(2, 4)), data_alone, (2, 4))
+
+
+def test_devices_that_hold_one_model_together_need_not_divide_the_global_batch() -> None:
+    check_preflight(asked(global_batch=33, gpu_counts=(2, 4)), DEFAULT, (2, 4))
 
 
 def test_several_devices_that_were_asked_for_need_a_method_in_the_space() -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.methods.tensor_parallel._collectives import ProcessRanks
+from advisor.training.processes.exchange import told
 
 __all__ = ["SlicedState"]
 
@@ -100,7 +101,9 @@ class SlicedState:
         if plain and value.dim() > part.dim and value.size(part.dim) == length:
             return self.whole(name, value)
         # Coded or factored: no tensor of the parameter's shape can be put together of it.
-        own = torch.utils._pytree.tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, value)
-        parts: list[Any] = [None] * self._ranks.size
-        dist.all_gather_object(parts, own, group=self._ranks.group)
-        return {_PARTS: parts}
+        device = self._device(torch.empty(0))
+        parts = [told(value, self._ranks.group, device, by=rank) for rank in range(self._ranks.size)]
+        on_host = torch.utils._pytree.tree_map(
+            lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, parts
+        )
+        return {_PARTS: on_host}
