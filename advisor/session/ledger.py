@@ -64,10 +64,18 @@ class Ledger:
         known = self._lines.get(identity)
         if known is not None and known.measurement is not None:
             return
-        self._append(candidate)
-        self._lines[identity] = candidate
-        self._to_run_again.discard(identity)
-        self.candidates = self._standing()
+        try:
+            self._append(candidate)
+            self._lines[identity] = candidate
+        except OSError:
+            raise
+        except BaseException:
+            self._read_again()
+            raise
+        finally:
+            if self._lines.get(identity) == candidate:
+                self._to_run_again.discard(identity)
+            self.candidates = self._standing()
 
     def replace(self, change: Callable[[Candidate], Candidate]) -> None:
         """Apply a change to all candidates at once, or to none.
@@ -79,9 +87,20 @@ class Ledger:
         if changed == list(self._lines.values()):
             return
         lines = _by_identity(changed)
-        self._rewrite(lines.values())
-        self._lines = lines
-        self.candidates = self._standing()
+        try:
+            self._rewrite(lines.values())
+            self._lines = lines
+        except OSError:
+            raise
+        except BaseException:
+            self._read_again()
+            raise
+        finally:
+            self.candidates = self._standing()
+
+    def _read_again(self) -> None:
+        """After Ctrl-C inside of a write: only the file tells whether it took place."""
+        self._lines = _by_identity(read_candidates(self._folder.ledger))
 
     def _standing(self) -> tuple[Candidate, ...]:
         return tuple(one for key, one in self._lines.items() if key not in self._to_run_again)

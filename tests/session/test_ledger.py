@@ -10,6 +10,7 @@ import pytest
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import GoalKind
 from advisor.methods.use import use
+from advisor.session import ledger as ledgers
 from advisor.session.ledger import Ledger, lost_candidates, read_candidates, without_chance
 from advisor.text.records import encode_record
 from advisor.trial.folder import StudyFolder
@@ -100,6 +101,34 @@ def test_what_cannot_be_written_is_not_in_the_list_either(tmp_path: Path, monkey
     with pytest.raises(OSError, match="no space"):
         written.replace(lambda one: msgspec.structs.replace(one, not_confirmed="it was no faster"))
     assert reads(tmp_path) == list(written.candidates) == [trial(90, "time-1")]
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("writing", ["add_line", "write_whole"])
+def test_ctrl_c_inside_of_a_write_leaves_list_and_file_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: str, written: bool
+) -> None:
+    one = ledger(tmp_path)
+    one.add(trial(1.0, "a"))
+    write = getattr(ledgers, writing)
+
+    def interrupted(*arguments: object) -> None:
+        if written:
+            write(*arguments)
+        raise KeyboardInterrupt
+
+    def change() -> None:
+        if writing == "add_line":
+            one.add(trial(2.0, "b"))
+        else:
+            one.replace(lambda candidate: msgspec.structs.replace(candidate, guard=found()))
+
+    monkeypatch.setattr(ledgers, writing, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        change()
+    assert list(one.candidates) == reads(tmp_path)
+    changed = len(one.candidates) == 2 or one.candidates[0].guard is not None
+    assert changed == written
 
 
 def test_a_stored_answer_is_withdrawn_before_something_that_it_rests_on_changes(tmp_path: Path) -> None:
