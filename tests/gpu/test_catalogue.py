@@ -11,6 +11,7 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.hardware.detect import detect_hardware
+from advisor.hardware.mesh import MeshAxis
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory.cuda import CudaMemory
 from advisor.methods.base import Method, Saves
@@ -42,7 +43,8 @@ FIGURE: dict[Saves, Callable[[MemoryMeasurement], int]] = {
 }
 
 ALONE = [method for method in CATALOGUE if not (method.distributes or method.builds_on)]
-TOGETHER = [method for method in CATALOGUE if method.distributes or method.builds_on]
+TOGETHER = [method for method in CATALOGUE if method.axis is MeshAxis.DATA or method.builds_on]
+"""What divides the model (tensor_parallel, pipeline) is tested on CPU ranks alone so far."""
 ON_ONE_GPU = [method for method in ALONE if method.name not in OF_THE_HOST]
 
 over = {
