@@ -172,7 +172,8 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY)
         reason = get_method(use.name).one_device_only
         if reason:
             return f"{use.label}: it cannot be used on {gpu_count} devices: {reason}"
-    for axis in MeshAxis:
+    # A method without devices of its own tells better what is wrong than an axis that lacks a method.
+    for axis in sorted(MeshAxis, key=lambda axis: mesh.degree(axis, gpu_count) > 1):
         own = [use for use in uses if get_method(use.name).axis is axis]
         degree = mesh.degree(axis, gpu_count)
         if degree == 1 and own:
@@ -181,7 +182,7 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY)
             where = _described(mesh, gpu_count)
             return (
                 f"{own[0].label}: it divides the {axis.value} axis, which has one device in {where}; "
-                "leave it out, or give the axis more devices"
+                f"leave it out, or give the axis more devices{_how(axis)}"
             )
         if degree > 1 and len(own) != 1:
             valid = ", ".join(method.name for method in CATALOGUE if method.axis is axis)
@@ -193,6 +194,10 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY)
                 return f"{where} a method must divide it, but there is none: leave that axis out of the mesh"
             return f"{where} exactly one of {valid} must be in use, but got {got}"
     return None
+
+
+def _how(axis: MeshAxis) -> str:
+    return "" if axis is MeshAxis.DATA else f", such as mesh: {{{axis.value}: 2}}"
 
 
 def misfit(uses: Sequence[MethodUse], mesh: Mesh, facts: Facts | None = None) -> str | None:

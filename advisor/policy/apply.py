@@ -74,8 +74,8 @@ def apply_policy(
             ``"0.boxes"``) -> the dimension, ``None`` if all samples share the part, or ``"uncut"``.
         reduction: How the loss of a batch follows from those of its micro-batches; default: a mean over the labels of
             text that are not -100, otherwise over samples.
-        example_batch: A small batch, by which tensor_parallel finds out how to slice the model; needed where the policy
-            does not have its plan in ``settled``. The first process's counts.
+        example_batch: A small batch, for methods that must see the model run before they are applied and have found
+            nothing in ``settled``. The first process's counts.
 
     Returns:
         The training: ``training.step(batch)``, or ``forward``, ``backward`` and ``optimizer_step``.

@@ -13,7 +13,7 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import Mesh
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, fidelity_of, judge, settings_of, validate_use, worst_fidelity
+from advisor.methods.compose import apply_uses, fidelity_of, judge, misplaced, settings_of, validate_use, worst_fidelity
 from advisor.methods.use import MethodUse, use
 from advisor.workload.facts import Facts
 from tests.methods.tiny import cpu, facts_of, gpu, images, training_of
@@ -306,3 +306,10 @@ class TestApply:
         apply_uses(training, [IN_BACKWARD])
         with pytest.raises(MethodRefusedError, match="2 micro-batches"):
             training.step(images(2))
+
+
+def test_a_method_whose_axis_has_one_device_is_named_before_the_axis_that_lacks_one() -> None:
+    reason = misplaced([use("tensor_parallel", sequence=True, vocabulary=False)], gpu_count=2)
+    assert reason is not None
+    assert "tensor_parallel" in reason
+    assert "mesh: {tensor: 2}" in reason
