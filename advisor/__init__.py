@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from advisor.api import Answer, tune
     from advisor.errors import MomadviseError, UserError
     from advisor.hardware.mesh import Mesh
-    from advisor.methods.use import MethodUse, use
+    from advisor.methods.setting import MethodSetting, use
     from advisor.policy.apply import apply_policy
     from advisor.policy.file import load_policy_file
     from advisor.policy.policy import Policy
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "Mesh",
-    "MethodUse",
+    "MethodSetting",
     "MomadviseError",
     "Policy",
     "Reduction",
@@ -40,7 +40,7 @@ __all__ = [
 _HOME = {
     "Answer": "advisor.api",
     "Mesh": "advisor.hardware.mesh",
-    "MethodUse": "advisor.methods.use",
+    "MethodSetting": "advisor.methods.setting",
     "MomadviseError": "advisor.errors",
     "Policy": "advisor.policy.policy",
     "Reduction": "advisor.workload.reduction",
@@ -49,7 +49,7 @@ _HOME = {
     "apply_policy": "advisor.policy.apply",
     "load_policy_file": "advisor.policy.file",
     "tune": "advisor.api",
-    "use": "advisor.methods.use",
+    "use": "advisor.methods.setting",
 }
 
 

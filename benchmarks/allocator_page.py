@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 
 __all__ = ["AIMS", "BATCHES", "POLICIES", "Case", "errors_of", "page"]
 
@@ -19,7 +19,7 @@ _SHOWN = 0.00005
 AIMS = {"allocated": (0.002, 0.02), "reserved": (0.005, 0.03)}
 """Targets for the median and the worst relative error, on the device and by ``--profile``."""
 
-POLICIES: dict[str, tuple[MethodUse, ...]] = {
+POLICIES: dict[str, tuple[MethodSetting, ...]] = {
     "plain": (),
     "bf16": (use("precision", dtype="bf16"),),
     "checkpoint": (use("checkpoint", every=1),),

@@ -54,10 +54,10 @@ def _cases(
 ) -> Iterator[Case]:
     for model in models:
         source = source_of(model)
-        for name, uses in POLICIES.items():
+        for name, settings in POLICIES.items():
             for batch in BATCHES:
                 if (model, name, batch) not in known:
-                    yield _case(runner, hardware, source, model, name, Policy(methods=uses, micro_batch=batch))
+                    yield _case(runner, hardware, source, model, name, Policy(methods=settings, micro_batch=batch))
 
 
 def _case(runner: Runner, hardware: Hardware, source: WorkloadSource, model: str, name: str, policy: Policy) -> Case:

@@ -117,7 +117,7 @@ def trace_cases(lines: Sequence[Line], runner: Runner, device: str, *, count: in
             PredictTrial(
                 workload=source,
                 # Trace the calibration that the measured steps used.
-                policy=Policy(methods=combination.uses, micro_batch=_TRACED_AROUND, settled=settled[label]),
+                policy=Policy(methods=combination.settings, micro_batch=_TRACED_AROUND, settled=settled[label]),
                 device=device,
                 memory_limit_bytes=header.limit_bytes,
                 measure_seconds=_TIME_LIMIT_SECONDS,
@@ -204,7 +204,7 @@ def _case(header: Header, line: Timed, *, source: str, predicted_bytes: int, man
     return Case(
         source=source,
         model=header.workload,
-        methods=Combination(line.uses).label,
+        methods=Combination(line.settings).label,
         batch=line.batch,
         measured_bytes=line.peak_bytes,
         predicted_bytes=predicted_bytes,

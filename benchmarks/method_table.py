@@ -26,7 +26,7 @@ from advisor.measure.fidelity import NOT_FINITE, FidelityRecord, compared
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import judge, settings_of
 from advisor.methods.libraries import needed_by
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.session.setup.limits import memory_budget
 from advisor.session.setup.versions import versions
@@ -59,16 +59,16 @@ _COMPARED_STEPS = 8
 """Steps whose losses are compared with the reference run's: two rounds of the distinct batches."""
 
 
-def settings_alone(*, every: bool) -> list[MethodUse]:
+def settings_alone(*, every: bool) -> list[MethodSetting]:
     """The first setting of every method that one device can use, or all of them."""
     alone = (method for method in CATALOGUE if not (method.distributes or method.builds_on))
-    return [use for method in alone for use in settings_of(method)[: None if every else 1]]
+    return [setting for method in alone for setting in settings_of(method)[: None if every else 1]]
 
 
 def measure_model(
     name: str,
     source: WorkloadSource,
-    settings: Sequence[MethodUse],
+    settings: Sequence[MethodSetting],
     *,
     hardware: Hardware,
     measure_seconds: float,
@@ -86,7 +86,7 @@ def measure_model(
     """
     found = versions()
     done = {row.setting for row in known if (row.model, row.device, row.versions) == (name, hardware.name, found)}
-    left = [use for use in settings if use.label not in done]
+    left = [setting for setting in settings if setting.label not in done]
     if not left:
         return
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
@@ -96,13 +96,13 @@ def measure_model(
             yield facts
             return
         plain: Row | None = None
-        for position, use in enumerate(left):
+        for position, setting in enumerate(left):
             if position % _BETWEEN_PLAIN == 0:
                 plain = bench.plain(position)
                 if position == 0 and "plain" not in done:
                     yield plain
             assert plain is not None, "plain training is measured first"
-            yield bench.setting(use, facts, plain)
+            yield bench.setting(setting, facts, plain)
 
 
 class _Model:
@@ -140,13 +140,13 @@ class _Model:
         """Plain training, measured again."""
         return self._row("plain", "", self._timed((), repeat=repeat))
 
-    def setting(self, use: MethodUse, facts: Facts, plain: Row) -> Row:
+    def setting(self, setting: MethodSetting, facts: Facts, plain: Row) -> Row:
         """One setting, relative to plain training."""
-        verdict = judge((use,), facts=facts, hardware=self._hardware)
+        verdict = judge((setting,), facts=facts, hardware=self._hardware)
         if not verdict.applicable:
-            reason = verdict.reason.removeprefix(f"{use.label}: ")
-            return self._row(use.label, use.name, None, reason=reason)
-        row = self._row(use.label, use.name, self._timed((use,)))
+            reason = verdict.reason.removeprefix(f"{setting.label}: ")
+            return self._row(setting.label, setting.name, None, reason=reason)
+        row = self._row(setting.label, setting.name, self._timed((setting,)))
         if row.peak_bytes is None or row.step_seconds is None or plain.peak_bytes is None or plain.step_seconds is None:
             return row
         row = msgspec.structs.replace(
@@ -155,11 +155,11 @@ class _Model:
             activation_ratio=_ratio(row.activation_bytes, plain.activation_bytes),
             time_ratio=row.step_seconds / plain.step_seconds,
         )
-        return self._with_fidelity(use, row)
+        return self._with_fidelity(setting, row)
 
-    def _with_fidelity(self, use: MethodUse, row: Row) -> Row:
+    def _with_fidelity(self, setting: MethodSetting, row: Row) -> Row:
         """The row with its fidelity: a few steps at a small batch, compared with the same steps of plain training."""
-        own = self._fidelity((use,))
+        own = self._fidelity((setting,))
         if own.outcome is Outcome.DIVERGED:
             return msgspec.structs.replace(row, loss_drift=NOT_FINITE)
         if own.fidelity is None or self._exact is None:
@@ -172,26 +172,28 @@ class _Model:
             gradient_error=None if gradient is None else gradient.error,
         )
 
-    def _fidelity(self, uses: tuple[MethodUse, ...]) -> FidelityResult:
+    def _fidelity(self, settings: tuple[MethodSetting, ...]) -> FidelityResult:
         """A few steps at a small batch; plain training's are those that others are compared with."""
         gradient = str(self._gradient)
         return self._run(
             FidelityTrial,
-            uses,
+            settings,
             batch=_COMPARED_BATCH,
             fidelity_steps=_COMPARED_STEPS,
-            write_gradient_to=None if uses else gradient,
-            reference_gradient=gradient if uses else None,
+            write_gradient_to=None if settings else gradient,
+            reference_gradient=gradient if settings else None,
         )
 
-    def _timed(self, uses: tuple[MethodUse, ...], *, repeat: int = 0) -> TimeResult:
-        return self._run(TimeTrial, uses, max_timed_steps=10, repeat=repeat)
+    def _timed(self, settings: tuple[MethodSetting, ...], *, repeat: int = 0) -> TimeResult:
+        return self._run(TimeTrial, settings, max_timed_steps=10, repeat=repeat)
 
-    def _run(self, kind: type[Trial[_R]], uses: tuple[MethodUse, ...], *, batch: int | None = None, **asked: Any) -> _R:
+    def _run(
+        self, kind: type[Trial[_R]], settings: tuple[MethodSetting, ...], *, batch: int | None = None, **asked: Any
+    ) -> _R:
         return self._runner.run(
             kind(
                 workload=self._source,
-                policy=Policy(methods=uses, micro_batch=batch or self._batch),
+                policy=Policy(methods=settings, micro_batch=batch or self._batch),
                 device=self._hardware.device,
                 memory_limit_bytes=self._limit,
                 measure_seconds=self._measure_seconds,
@@ -234,9 +236,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output = options.output or ROOT / "docs" / "results" / f"methods-{hardware.kind.value}.jsonl"
     models = SMOKE if options.size == "smoke" else {name: MODELS[name] for name in options.models}
     settings = [
-        use
-        for use in settings_alone(every=options.all_settings)
-        if options.methods is None or use.name in options.methods
+        setting
+        for setting in settings_alone(every=options.all_settings)
+        if options.methods is None or setting.name in options.methods
     ]
     for name, path in models.items():
         rows = measure_model(

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from advisor.measure.memory.meter import listening
 from advisor.measure.speed.device_rates import device_rates
 from advisor.measure.timing import TimingPlan, time_steps
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import StepWork, work_through
@@ -46,7 +46,7 @@ SIZES = {
     "full": {name: ROOT / "examples" / f"{name}.py" for name in ("gpt2", "bert_classifier", "resnet50")},
 }
 _BATCHES = {"smoke": (4, 8, 24), "full": (2, 4, 8)}
-_SETTINGS: dict[str, tuple[MethodUse, ...]] = {"plain": (), "checkpoint every=1": (use("checkpoint", every=1),)}
+_SETTINGS: dict[str, tuple[MethodSetting, ...]] = {"plain": (), "checkpoint every=1": (use("checkpoint", every=1),)}
 
 
 Clock = Callable[[], float]
@@ -94,9 +94,9 @@ def rows_of(
     """
     rates = device_rates(device)
     plain: TimePrediction | None = None
-    for setting, uses in _SETTINGS.items():
-        prediction = TimePrediction(work=_counted(workload, uses, (batches[0], batches[-1]), device), rates=rates)
-        measured = {batch: _measured(workload, uses, batch, device, clock, seconds) for batch in batches}
+    for setting, settings in _SETTINGS.items():
+        prediction = TimePrediction(work=_counted(workload, settings, (batches[0], batches[-1]), device), rates=rates)
+        measured = {batch: _measured(workload, settings, batch, device, clock, seconds) for batch in batches}
         first, second, last = batches
         one = prediction.calibrated({first: measured[first]})
         two = one.calibrated({second: measured[second]})
@@ -112,7 +112,7 @@ def rows_of(
                 measured=measured[batch],
                 roofline=step.predicted_seconds,
                 bound=", ".join(f"{part.phase.value}: {part.bound.value}" for part in step.phases),
-                plain_factor=factor * step.predicted_seconds if uses or batch != first else None,
+                plain_factor=factor * step.predicted_seconds if settings or batch != first else None,
                 one_batch=one.at(batch).predicted_seconds if batch != first else None,
                 two_batches=two.at(batch).predicted_seconds if unseen else None,
             )
@@ -155,11 +155,11 @@ def _cell(row: Row, name: str) -> str:
 
 
 def _counted(
-    workload: Workload, uses: tuple[MethodUse, ...], batches: tuple[int, int], device: torch.device
+    workload: Workload, settings: tuple[MethodSetting, ...], batches: tuple[int, int], device: torch.device
 ) -> StepWork:
     with FakeTensorMode():
         training = apply_policy(
-            Policy(methods=uses, micro_batch=2**20), workload.build_model(), device=device, **_options(workload)
+            Policy(methods=settings, micro_batch=2**20), workload.build_model(), device=device, **_options(workload)
         )
         try:
             training.step(workload.make_batch(batches[0]))  # makes the optimizer's state
@@ -176,13 +176,13 @@ def _counted(
 
 def _measured(
     workload: Workload,
-    uses: tuple[MethodUse, ...],
+    settings: tuple[MethodSetting, ...],
     batch_size: int,
     device: torch.device,
     clock: Clock,
     seconds: float,
 ) -> float:
-    policy = Policy(methods=uses, micro_batch=batch_size)
+    policy = Policy(methods=settings, micro_batch=batch_size)
     training = apply_policy(policy, workload.build_model(), device=device, **_options(workload))
     batch = workload.make_batch(batch_size)
     plan = TimingPlan(

@@ -14,7 +14,7 @@ from typing import Any
 from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Conflict, Method, Parameter, Saves
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 PAGE = Path(__file__).with_name("methods.md")
 MEASURED = Path(__file__).with_name("results")

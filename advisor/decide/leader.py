@@ -91,7 +91,7 @@ def _expected(candidate: Candidate) -> float:
 
 def _hoped(candidate: Candidate, off: float, hope: float) -> float:
     assert candidate.comparison is not None
-    if any(get_method(use.name).slow_start for use in candidate.policy.methods):
+    if any(get_method(setting.name).slow_start for setting in candidate.policy.methods):
         # A slow set-up costs the time of many others: time it only if it is expected to lead.
         hope = min(hope, 0.0)
     return hoped(_expected(candidate), candidate.comparison.expected_error, off, hope)

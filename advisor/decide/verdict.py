@@ -161,7 +161,7 @@ def speed_check(
 def _update_tolerance(policy: Policy, fidelity: Fidelity) -> float | None:
     if fidelity not in _UPDATE_TOLERANCES:
         return None
-    declared = (get_method(use.name).update_tolerance for use in policy.methods)
+    declared = (get_method(setting.name).update_tolerance for setting in policy.methods)
     own = sum(tolerance for tolerance in declared if tolerance is not None)
     return max(_UPDATE_TOLERANCES[fidelity], own)
 

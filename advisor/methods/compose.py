@@ -13,7 +13,7 @@ from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
 from advisor.methods.base import Conflict, Method, Stage, Verdict
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.libraries import judge_libraries
-from advisor.methods.use import MethodUse, ParameterValue
+from advisor.methods.setting import MethodSetting, ParameterValue
 from advisor.text.printable import quoted
 from advisor.workload.facts import Facts
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from advisor.training.training import Training
 
 __all__ = [
-    "apply_uses",
+    "apply_settings",
     "conflict_between",
     "draws_other_masks",
     "fidelity_of",
@@ -31,42 +31,44 @@ __all__ = [
     "misplaced",
     "missing_dependency",
     "settings_of",
-    "validate_use",
+    "validate_setting",
     "worst_fidelity",
 ]
 
 
-def settings_of(method: Method) -> tuple[MethodUse, ...]:
+def settings_of(method: Method) -> tuple[MethodSetting, ...]:
     """Every setting of a method: the product of its parameters' choices, in declared order."""
     names = [parameter.name for parameter in method.parameters]
     products = itertools.product(*(parameter.choices for parameter in method.parameters))
-    return tuple(MethodUse(name=method.name, parameters=dict(zip(names, values, strict=True))) for values in products)
+    return tuple(
+        MethodSetting(name=method.name, parameters=dict(zip(names, values, strict=True))) for values in products
+    )
 
 
-def validate_use(use: MethodUse) -> None:
+def validate_setting(setting: MethodSetting) -> None:
     """Check a method's name, and that exactly its declared parameters have valid values.
 
     Raises:
         MethodRefusedError: Something is unknown or missing; the message lists what is valid.
     """
-    method = get_method(use.name)
+    method = get_method(setting.name)
     declared = {parameter.name: parameter for parameter in method.parameters}
-    for name in use.parameters:
+    for name in setting.parameters:
         if name not in declared:
             valid = ", ".join(declared) or "no parameters"
             raise MethodRefusedError(f"{method.name} takes {valid}, but got {quoted(name)}")
     for name, parameter in declared.items():
         choices = ", ".join(repr(choice) for choice in parameter.choices)
-        if name not in use.parameters:
+        if name not in setting.parameters:
             raise MethodRefusedError(f"{method.name} needs a value for {name}: one of {choices}")
-        value = use.parameters[name]
+        value = setting.parameters[name]
         # True == 1 in Python, but not to a person who reads a policy.
         if not any(value == choice and type(value) is type(choice) for choice in parameter.choices):
             raise MethodRefusedError(f"{name} of {method.name} must be one of {choices}, but got {quoted(value)}")
 
 
 def judge(
-    uses: Sequence[MethodUse],
+    settings: Sequence[MethodSetting],
     *,
     facts: Facts | None,
     hardware: Hardware,
@@ -77,7 +79,7 @@ def judge(
     """Judge a combination without running it. Imports no torch.
 
     Args:
-        uses: The methods, each at most once.
+        settings: The methods, each at most once.
         facts: What the probe learned, or ``None``.
         hardware: The device.
         accumulation_steps: Micro-batches per optimizer step.
@@ -88,30 +90,32 @@ def judge(
         The first refusal, its reason beginning with the method's name; or acceptance with the methods' remarks.
 
     Raises:
-        MethodRefusedError: A use names an unknown method, parameter or value.
+        MethodRefusedError: A setting names an unknown method, parameter or value.
     """
     known: list[str] = []
-    for use in uses:
-        validate_use(use)
+    for setting in settings:
+        validate_setting(setting)
     # First what holds for every setting of a method, so that all get the same reason.
-    reason = missing_dependency(uses) or misplaced(uses, gpu_count, mesh)
+    reason = missing_dependency(settings) or misplaced(settings, gpu_count, mesh)
     if reason:
         return Verdict.no(reason)
-    for use in uses:
-        verdict = judge_alone(use, facts=facts, hardware=hardware, accumulation_steps=accumulation_steps)
+    for setting in settings:
+        verdict = judge_alone(setting, facts=facts, hardware=hardware, accumulation_steps=accumulation_steps)
         if not verdict.applicable:
             return verdict
         if verdict.reason:
             known.append(verdict.reason)
-    reason = misfit(uses, mesh, facts) or conflict_between(uses)
+    reason = misfit(settings, mesh, facts) or conflict_between(settings)
     return Verdict.no(reason) if reason else Verdict.yes("; ".join(known))
 
 
-def judge_alone(use: MethodUse, *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1) -> Verdict:
+def judge_alone(
+    setting: MethodSetting, *, facts: Facts | None, hardware: Hardware, accumulation_steps: int = 1
+) -> Verdict:
     """Judge one setting by itself, ignoring dependencies on other methods. Imports no torch.
 
     Args:
-        use: The setting.
+        setting: The setting.
         facts: What the probe learned, or ``None``.
         hardware: The device.
         accumulation_steps: Micro-batches per optimizer step.
@@ -122,59 +126,59 @@ def judge_alone(use: MethodUse, *, facts: Facts | None, hardware: Hardware, accu
     Raises:
         MethodRefusedError: The name, a parameter or a value is unknown.
     """
-    validate_use(use)
-    method = get_method(use.name)
+    validate_setting(setting)
+    method = get_method(setting.name)
     known: list[str] = []
-    for verdict in (judge_libraries(method, facts), method.applicable(use.parameters, facts, hardware)):
+    for verdict in (judge_libraries(method, facts), method.applicable(setting.parameters, facts, hardware)):
         if not verdict.applicable:
-            return Verdict.no(f"{use.label}: {verdict.reason}")
+            return Verdict.no(f"{setting.label}: {verdict.reason}")
         if verdict.reason:
-            known.append(f"{use.label}: {verdict.reason}")
+            known.append(f"{setting.label}: {verdict.reason}")
     if accumulation_steps > 1 and not method.accumulates:
         return Verdict.no(
-            f"{use.label}: it needs the whole gradient in one backward pass, but the policy accumulates "
+            f"{setting.label}: it needs the whole gradient in one backward pass, but the policy accumulates "
             f"{accumulation_steps} micro-batches"
         )
     return Verdict.yes("; ".join(known))
 
 
-def conflict_between(uses: Sequence[MethodUse]) -> str | None:
+def conflict_between(settings: Sequence[MethodSetting]) -> str | None:
     """Why two of the methods cannot be combined, by what they decide or declare; ``None`` if all can."""
-    names = [use.name for use in uses]
+    names = [setting.name for setting in settings]
     assert len(set(names)) == len(names), f"a method is in use twice: {names}"
-    for use, other in itertools.combinations(uses, 2):
-        decided = get_method(use.name).decides
+    for setting, other in itertools.combinations(settings, 2):
+        decided = get_method(setting.name).decides
         if decided and decided == get_method(other.name).decides:
-            return f"{use.label} cannot be combined with {other.label}: both decide {decided}; choose one of them"
-    for use, other in itertools.permutations(uses, 2):
-        for conflict in get_method(use.name).conflicts:
-            if conflict.other == other.name and _holds(conflict, use, other):
-                return f"{use.label} cannot be combined with {other.label}: {conflict.reason}"
+            return f"{setting.label} cannot be combined with {other.label}: both decide {decided}; choose one of them"
+    for setting, other in itertools.permutations(settings, 2):
+        for conflict in get_method(setting.name).conflicts:
+            if conflict.other == other.name and _holds(conflict, setting, other):
+                return f"{setting.label} cannot be combined with {other.label}: {conflict.reason}"
     return None
 
 
-def missing_dependency(uses: Sequence[MethodUse]) -> str | None:
+def missing_dependency(settings: Sequence[MethodSetting]) -> str | None:
     """Why a method lacks another one that it depends on; ``None`` if nothing is missing."""
-    names = {use.name for use in uses}
-    for use in uses:
-        wanted = get_method(use.name).builds_on
+    names = {setting.name for setting in settings}
+    for setting in settings:
+        wanted = get_method(setting.name).builds_on
         if wanted and not names & set(wanted):
-            return f"{use.label}: it works on top of {' or '.join(wanted)}, and none of these is in use"
+            return f"{setting.label}: it works on top of {' or '.join(wanted)}, and none of these is in use"
     return None
 
 
-def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY) -> str | None:
+def misplaced(settings: Sequence[MethodSetting], gpu_count: int, mesh: Mesh = DATA_ONLY) -> str | None:
     """Why methods do not fit the devices; ``None`` if they do.
 
     Exactly one method must divide each axis of several devices, and none an axis of one.
     """
-    for use in uses if gpu_count > 1 else ():
-        reason = get_method(use.name).one_device_only
+    for setting in settings if gpu_count > 1 else ():
+        reason = get_method(setting.name).one_device_only
         if reason:
-            return f"{use.label}: it cannot be used on {gpu_count} devices: {reason}"
+            return f"{setting.label}: it cannot be used on {gpu_count} devices: {reason}"
     # A method without devices of its own tells better what is wrong than an axis that lacks a method.
     for axis in sorted(MeshAxis, key=lambda axis: mesh.degree(axis, gpu_count) > 1):
-        own = [use for use in uses if get_method(use.name).axis is axis]
+        own = [setting for setting in settings if get_method(setting.name).axis is axis]
         degree = mesh.degree(axis, gpu_count)
         if degree == 1 and own:
             if gpu_count == 1:
@@ -186,7 +190,7 @@ def misplaced(uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh = DATA_ONLY)
             )
         if degree > 1 and len(own) != 1:
             valid = ", ".join(method.name for method in CATALOGUE if method.axis is axis)
-            got = " and ".join(use.label for use in own) or "none"
+            got = " and ".join(setting.label for setting in own) or "none"
             where = f"on {gpu_count} devices"
             if mesh != DATA_ONLY:
                 where = f"with {degree} devices on the {axis.value} axis"
@@ -200,10 +204,10 @@ def _how(axis: MeshAxis) -> str:
     return "" if axis is MeshAxis.DATA else f", such as mesh: {{{axis.value}: 2}}"
 
 
-def misfit(uses: Sequence[MethodUse], mesh: Mesh, facts: Facts | None = None) -> str | None:
+def misfit(settings: Sequence[MethodSetting], mesh: Mesh, facts: Facts | None = None) -> str | None:
     """Why a method cannot be used on a mesh although each axis has its method; ``None`` if all can."""
-    reasons = ((use, get_method(use.name).why_not_on(use.parameters, mesh, facts)) for use in uses)
-    return next((f"{use.label}: {reason}" for use, reason in reasons if reason), None)
+    reasons = ((setting, get_method(setting.name).why_not_on(setting.parameters, mesh, facts)) for setting in settings)
+    return next((f"{setting.label}: {reason}" for setting, reason in reasons if reason), None)
 
 
 def _described(mesh: Mesh, gpu_count: int) -> str:
@@ -211,7 +215,7 @@ def _described(mesh: Mesh, gpu_count: int) -> str:
 
 
 def worst_fidelity(
-    uses: Sequence[MethodUse],
+    settings: Sequence[MethodSetting],
     *,
     accumulation_steps: int,
     facts: Facts | None,
@@ -223,26 +227,26 @@ def worst_fidelity(
     The latter two reorder float sums. They change what is learned with BatchNorm, whose statistics are then those of
     one device's micro-batch, and if the probe saw that the loss depends on several samples jointly.
     """
-    classes = [fidelity_of(use) for use in uses]
+    classes = [fidelity_of(setting) for setting in settings]
     if accumulation_steps > 1 or mesh.degree(MeshAxis.DATA, gpu_count) > 1:
         changes = facts is not None and (facts.has_batchnorm or bool(facts.batch_layout.changes_when_split))
         classes.append(Fidelity.MODEL if changes else Fidelity.ROUNDING)
     return max(classes, key=lambda fidelity: fidelity.rank, default=Fidelity.EXACT)
 
 
-def fidelity_of(use: MethodUse) -> Fidelity:
+def fidelity_of(setting: MethodSetting) -> Fidelity:
     """How far training with one setting of a method may differ from plain training."""
-    method = get_method(use.name)
-    worse = [parameter.worse.get(use.parameters[parameter.name]) for parameter in method.parameters]
+    method = get_method(setting.name)
+    worse = [parameter.worse.get(setting.parameters[parameter.name]) for parameter in method.parameters]
     return max((method.fidelity, *filter(None, worse)), key=lambda fidelity: fidelity.rank)
 
 
-def draws_other_masks(uses: Sequence[MethodUse], facts: Facts) -> bool:
+def draws_other_masks(settings: Sequence[MethodSetting], facts: Facts) -> bool:
     """Whether dropout draws other masks than in plain training: single losses then differ by chance."""
-    return facts.has_dropout and any(get_method(use.name).other_masks for use in uses)
+    return facts.has_dropout and any(get_method(setting.name).other_masks for setting in settings)
 
 
-def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
+def apply_settings(training: Training, settings: Sequence[MethodSetting]) -> None:
     """Apply methods to a training in the order of their stages, and complete it with its optimizer.
 
     The optimizer is built after all methods that change the model, and before the first that changes the optimizer. The
@@ -251,26 +255,26 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
     Raises:
         MethodRefusedError: A method is unknown, conflicts with another, or finds that it cannot apply.
     """
-    for use in uses:
-        validate_use(use)
+    for setting in settings:
+        validate_setting(setting)
     mesh = training.world.mesh
     reason = (
-        conflict_between(uses)
-        or missing_dependency(uses)
-        or misplaced(uses, training.world.size, mesh)
-        or misfit(uses, mesh)
+        conflict_between(settings)
+        or missing_dependency(settings)
+        or misplaced(settings, training.world.size, mesh)
+        or misfit(settings, mesh)
     )
     if reason:
         raise MethodRefusedError(reason)
-    ordered = sorted(uses, key=_turn)
+    ordered = sorted(settings, key=_turn)
     try:
-        for use in ordered:
-            method = get_method(use.name)
+        for setting in ordered:
+            method = get_method(setting.name)
             if method.stage > Stage.PARALLELIZE:
                 training.place()
             if method.stage >= Stage.OPTIMIZER:
                 training.complete()
-            method.apply(training, **use.parameters)
+            method.apply(training, **setting.parameters)
             training.accumulates &= method.accumulates
         training.place()
         training.complete()
@@ -279,13 +283,13 @@ def apply_uses(training: Training, uses: Sequence[MethodUse]) -> None:
         raise
 
 
-def _turn(use: MethodUse) -> tuple[int, int, str]:
+def _turn(setting: MethodSetting) -> tuple[int, int, str]:
     """What a method is sorted by: stage, then axis, because layers are divided while all blocks are there."""
-    method = get_method(use.name)
-    return method.stage, -1 if method.axis is None else list(MeshAxis).index(method.axis), use.name
+    method = get_method(setting.name)
+    return method.stage, -1 if method.axis is None else list(MeshAxis).index(method.axis), setting.name
 
 
-def _holds(conflict: Conflict, own: MethodUse, other: MethodUse) -> bool:
+def _holds(conflict: Conflict, own: MethodSetting, other: MethodSetting) -> bool:
     return _matches(conflict.own, own.parameters) and _matches(conflict.where, other.parameters)
 
 

@@ -7,7 +7,7 @@ import math
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Method
 from advisor.methods.number_formats import format_of, relative_rate
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.workload.facts import Facts
 
 __all__ = ["expected_time_ratio"]
@@ -19,7 +19,9 @@ _SHORT_SHARE = 0.5
 """Factor on the rest of a step in a 16-bit format, whose bytes halve."""
 
 
-def expected_time_ratio(method: Method, setting: MethodUse, hardware: Hardware, facts: Facts | None = None) -> float:
+def expected_time_ratio(
+    method: Method, setting: MethodSetting, hardware: Hardware, facts: Facts | None = None
+) -> float:
     """Expected step time with a setting relative to that without it, at the same batch.
 
     Recomputation costs the same on any device. Gains come from a GPU's tensor cores, launches and caches: on a CPU none

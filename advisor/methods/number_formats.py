@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Method, Verdict
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def judge_format(name: str, facts: Facts | None, hardware: Hardware) -> Verdict:
     return Verdict.yes()
 
 
-def format_of(method: Method, setting: MethodUse) -> str:
+def format_of(method: Method, setting: MethodSetting) -> str:
     """The number format that a setting computes matrix products in; empty if it leaves that alone."""
     chosen = (parameter.computes_in.get(setting.parameters[parameter.name]) for parameter in method.parameters)
     return next((name for name in chosen if name), method.computes_in)

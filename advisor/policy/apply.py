@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from advisor.errors import PolicyError
-from advisor.methods.compose import apply_uses, validate_use
+from advisor.methods.compose import apply_settings, validate_setting
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.text.ranges import whole_variable
@@ -96,8 +96,8 @@ def apply_policy(
         sample_dims = policy.sample_dims if sample_dims is None else sample_dims
         reduction = policy.reduction if reduction is None else reduction
         policy = policy.policy
-    for use in policy.methods:
-        validate_use(use)
+    for setting in policy.methods:
+        validate_setting(setting)
     _check_processes(policy)
     if _MARK in vars(model):
         raise PolicyError(
@@ -121,7 +121,7 @@ def apply_policy(
     )
     training.settled.update(policy.settled)
     try:
-        apply_uses(training, policy.methods)
+        apply_settings(training, policy.methods)
     except BaseException:
         training.close()
         raise

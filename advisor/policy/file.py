@@ -12,8 +12,8 @@ import yaml
 from advisor.errors import MethodRefusedError, OptionError, PolicyError
 from advisor.files import write_whole
 from advisor.hardware.mesh import Mesh
-from advisor.methods.compose import validate_use
-from advisor.methods.use import MethodUse, ParameterValue
+from advisor.methods.compose import validate_setting
+from advisor.methods.setting import MethodSetting, ParameterValue
 from advisor.policy.policy import Policy
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
@@ -250,19 +250,19 @@ def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
             f"pipeline {mesh.pipeline} needs a multiple of {mesh.model_degree} GPUs, and gpu_count is "
             f"{on_disk.gpu_count}; the rest of the GPUs divide the batch."
         )
-    uses = tuple(MethodUse(name=name, parameters=values) for name, values in sorted(on_disk.methods.items()))
+    settings = tuple(MethodSetting(name=name, parameters=values) for name, values in sorted(on_disk.methods.items()))
     if strangers := sorted(set(on_disk.settled) - set(on_disk.methods)):
         raise PolicyError(
             f"{shown(path)}: settled must name methods of the policy, but {shown(strangers[0])} is none of them; "
             "add the method or leave that line out."
         )
     try:
-        for use in uses:
-            validate_use(use)
+        for setting in settings:
+            validate_setting(setting)
     except MethodRefusedError as error:
         raise PolicyError(f"{shown(path)}: {error}") from None
     return Policy(
-        methods=uses,
+        methods=settings,
         micro_batch=on_disk.micro_batch,
         accumulation_steps=on_disk.accumulation_steps,
         gpu_count=on_disk.gpu_count,
@@ -290,7 +290,7 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "policy": {
-            "methods": {use.name: dict(use.parameters) for use in file.policy.methods},
+            "methods": {setting.name: dict(setting.parameters) for setting in file.policy.methods},
             "micro_batch": file.policy.micro_batch,
             "accumulation_steps": file.policy.accumulation_steps,
             "gpu_count": file.policy.gpu_count,

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from advisor.hardware.mesh import DATA_ONLY, Mesh
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.text.records import CountFromOne
 
 __all__ = ["Policy"]
@@ -26,7 +26,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             keys and files of policies that divide only the data stay what they were before meshes.
     """
 
-    methods: tuple[MethodUse, ...] = ()
+    methods: tuple[MethodSetting, ...] = ()
     micro_batch: CountFromOne
     accumulation_steps: CountFromOne = 1
     gpu_count: CountFromOne = 1

@@ -129,7 +129,7 @@ def outlook_of(
 
 
 def _allocator(reserved: tuple[Reserved, ...], policy: Policy) -> Reserved | None:
-    expandable = any(use.name == EXPANDABLE_SEGMENTS for use in policy.methods)
+    expandable = any(setting.name == EXPANDABLE_SEGMENTS for setting in policy.methods)
     return next((one for one in reserved if one.expandable is expandable), None)
 
 

@@ -95,7 +95,7 @@ def nothing_else_sentence(answer: Recommendation) -> str:
 def measured_methods(answer: Recommendation) -> set[str]:
     """The combinations of methods that were timed or compared, at any batch and on any number of devices."""
     known = (*answer.ranking, *(one for one in answer.not_measured if one.outcome is Outcome.COMPARED))
-    return {_label(one) for one in known if Combination.of(one.policy).uses}
+    return {_label(one) for one in known if Combination.of(one.policy).settings}
 
 
 def hand_tuned_sentence(answer: Recommendation) -> str:

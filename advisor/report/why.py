@@ -63,7 +63,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         _runner_up(recommendation, goal),
         _fastest_that_may_not_win(recommendation, goal),
         _what_limits(recommendation, goal),
-        *(get_method(use.name).rests_on for use in recommendation.winner.policy.methods),
+        *(get_method(setting.name).rests_on for setting in recommendation.winner.policy.methods),
         fidelity_sentence(recommendation.winner),
         compared_sentence(recommendation),
         untried_sentence(recommendation),
@@ -237,9 +237,9 @@ def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:
 def _what_limits(answer: Recommendation, goal: Goal) -> str:
     winner, memory = answer.winner, answer.winner.measured.memory
     share = memory.peak_bytes / goal.limit_on(winner.policy.gpu_count)
-    use = f"The winner's {peak_words(winner, goal)}"
+    peak = f"The winner's {peak_words(winner, goal)}"
     if memory.peak_resident_bytes is not None:
-        use += f" (its process held {format_bytes(memory.peak_resident_bytes)}, libraries included)"
+        peak += f" (its process held {format_bytes(memory.peak_resident_bytes)}, libraries included)"
     own = Combination.of(winner.policy)
     same = (one for one in answer.ranking if Combination.of(one.policy) == own)
     larger = (one for one in same if one.policy.micro_batch > winner.policy.micro_batch)
@@ -247,8 +247,8 @@ def _what_limits(answer: Recommendation, goal: Goal) -> str:
     if best is not None:
         change = _gain(best, winner, goal)
         word = "slower" if change < 0 else "faster"
-        return f"{use}; at batch {best.policy.micro_batch} the same methods are {format_percent(abs(change))} {word}."
-    return f"{use}: memory {'limits' if share >= _NEAR_LIMIT else 'does not limit'} the batch."
+        return f"{peak}; at batch {best.policy.micro_batch} the same methods are {format_percent(abs(change))} {word}."
+    return f"{peak}: memory {'limits' if share >= _NEAR_LIMIT else 'does not limit'} the batch."
 
 
 def _simpler(winner: Candidate, other: Candidate) -> str:

@@ -58,7 +58,7 @@ def _against_plain(answer: Recommendation, growth: Growth) -> str:
         if not any(Combination.of(one.policy) != plainly for one in tried):
             text = "No combination of methods was tried, so this is no advice against any"
             return f"{text}: {GO_ON}." if answer.untried else f"{text}."
-        if plainly.uses:
+        if plainly.settings:
             return "Nothing else that was tried reached a larger size."
         return "No combination of methods that was tried reached a larger size: use no method."
     words = _plain_words(plainly)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from advisor.methods.base import Method, Saves
 from advisor.methods.catalogue import get_method
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.phase import Phase
 from advisor.predict.roofline import Bound, PredictedPhase, PredictedStep
 from advisor.text.units import format_bytes, format_percent, format_rate, format_seconds
@@ -32,20 +32,20 @@ _FELT_IN = {
 """The phases that touch what a method lowers."""
 
 
-def explain_time(plain: PredictedStep, winner: PredictedStep, uses: Iterable[MethodUse]) -> tuple[str, ...]:
+def explain_time(plain: PredictedStep, winner: PredictedStep, settings: Iterable[MethodSetting]) -> tuple[str, ...]:
     """Explain from predictions why the winner's steps take less time, and at what price.
 
     Args:
         plain: Plain training's step.
         winner: The winner's step, of the same model on the same device, at any batch.
-        uses: The winner's methods.
+        settings: The winner's methods.
 
     Returns:
         Sentences: where plain training's time goes, the phase that the winner shortens most, the phase that it
         lengthens most; the latter two only if they exceed the prediction's error.
     """
     assert plain.measured_rates == winner.measured_rates, "both predictions rest on the same rates"
-    methods = [get_method(use.name) for use in uses]
+    methods = [get_method(setting.name) for setting in settings]
     per_sample = plain.predicted_seconds / plain.batch
     changes = {
         phase: _seconds(winner, phase) / winner.batch - _seconds(plain, phase) / plain.batch for phase in _PHASES

@@ -6,7 +6,7 @@ from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_outpaced
 from advisor.goal import Goal, Price
 from advisor.hardware.mesh import DATA_ONLY
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.text.units import format_bytes, format_percent, format_rate, format_spread, format_usd
@@ -46,15 +46,17 @@ _OUTCOME_STYLES = {
 }
 
 
-def method_words(use: MethodUse) -> str:
+def method_words(setting: MethodSetting) -> str:
     """A method as people say it, with its parameters' names only for numbers: ``"checkpoint every=2"``."""
-    parameters = sorted(use.parameters.items())
-    return " ".join([use.name, *(value if isinstance(value, str) else f"{name}={value}" for name, value in parameters)])
+    parameters = sorted(setting.parameters.items())
+    return " ".join(
+        [setting.name, *(value if isinstance(value, str) else f"{name}={value}" for name, value in parameters)]
+    )
 
 
 def methods_words(policy: Policy) -> list[str]:
     """The methods of a policy, one by one; ``["plain"]`` without any."""
-    return [method_words(use) for use in policy.methods] or ["plain"]
+    return [method_words(setting) for setting in policy.methods] or ["plain"]
 
 
 def meshed_words(policy: Policy) -> list[str]:
@@ -74,7 +76,7 @@ def combination_words(combination: Combination) -> str:
 
     For example ``"fsdp + checkpoint every=2 on 4 devices"``, ``"ddp + ... on 4 devices (2 data x 2 tensor)"``.
     """
-    methods = " + ".join(method_words(use) for use in combination.uses) or "plain"
+    methods = " + ".join(method_words(setting) for setting in combination.settings) or "plain"
     return methods + combination.mesh.on_devices(combination.gpu_count)
 
 

@@ -126,7 +126,7 @@ class SearchLoop:
             seconds = self._budget.elapsed_seconds - begin
             if is_measured(evaluation.candidate):
                 self._budget.durations.trial_seconds.append(seconds)
-            elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.uses:
+            elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.settings:
                 self._budget.durations.short_seconds.append(seconds)  # plain training was sized before
             found, _ = self._recorded(evaluation)
             self._tell(proposal, evaluation, found)
@@ -144,12 +144,12 @@ class SearchLoop:
 
     def _put_off_set_ups(self, candidate: Candidate) -> None:
         """Stop proposing a method whose set-up took longer than its share of the time."""
-        for use in candidate.policy.methods:
-            if get_method(use.name).slow_start and use.name not in self._put_off:
-                self._put_off.add(use.name)
-                self._proposer.put_off(use.name)
+        for setting in candidate.policy.methods:
+            if get_method(setting.name).slow_start and setting.name not in self._put_off:
+                self._put_off.add(setting.name)
+                self._proposer.put_off(setting.name)
                 self._evaluator.notes.append(
-                    f"no further combination with {use.name} was tried after {candidate.policy.label}: "
+                    f"no further combination with {setting.name} was tried after {candidate.policy.label}: "
                     f"{candidate.reason}. Raise --time-limit to try them"
                 )
 

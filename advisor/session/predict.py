@@ -179,7 +179,7 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
             compute_capability=hardware.compute_capability, multiprocessors=hardware.multiprocessors
         )
         # A CPU has no expandable segments; the replay simulates them in any case.
-        methods = tuple(use for use in policy.methods if use.name != EXPANDABLE_SEGMENTS)
+        methods = tuple(setting for setting in policy.methods if setting.name != EXPANDABLE_SEGMENTS)
         policy = msgspec.structs.replace(policy, methods=methods)
     return PredictTrial(
         workload=request.source,

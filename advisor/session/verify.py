@@ -97,7 +97,7 @@ class _Verifier:
         # Micro-batches draw other masks than the whole batch, and so do some methods: neither counts as a difference.
         # Dropout in the model's own functions cannot be seen.
         without_dropout = self.policy.accumulation_steps > 1 or any(
-            get_method(use.name).other_masks for use in self.policy.methods
+            get_method(setting.name).other_masks for setting in self.policy.methods
         )
         if without_dropout:
             self.notes.append("dropout was off in the steps that were compared: both would draw masks of their own")
@@ -250,7 +250,7 @@ class _Verifier:
 
     def _spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
         evidence = self.file.evidence
-        slow = any(get_method(use.name).slow_start for use in self.policy.methods)
+        slow = any(get_method(setting.name).slow_start for setting in self.policy.methods)
         return kind(
             workload=self.request.source,
             policy=policy,

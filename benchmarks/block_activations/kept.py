@@ -12,12 +12,12 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.methods.tensor_parallel._collectives import ProcessRanks
 from advisor.methods.tensor_parallel._derivation import derive
 from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._slicing import slice_block
-from advisor.methods.use import use
 from advisor.training.recompute import recompute_modules
 from advisor.training.training import Training
 from benchmarks.block_activations.forms import FORMS, HEADS, SAMPLES, TOKENS, WIDTH, Form
@@ -116,7 +116,7 @@ def _recompute(holder: nn.Sequential, form: Form) -> None:
         assert isinstance(block, Block)
         recompute_modules(holder, [block.attention.core])
     elif form.recompute:
-        apply_uses(Training(holder, blocks=(Block,)), _USES[form.recompute])
+        apply_settings(Training(holder, blocks=(Block,)), _USES[form.recompute])
 
 
 def _kept(holder: nn.Sequential, own: torch.Tensor) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from advisor.goal import GoalKind
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.search.sizing.batching import choose_batch
 from advisor.search.sizing.memory_model import MemoryModel
@@ -130,21 +130,21 @@ class Arena:
         return self._completed(self._spec(CountTrial, Policy(micro_batch=FIRST_BATCH), None))
 
     def largest(
-        self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
+        self, settings: Sequence[MethodSetting], size: Mapping[str, int | float] | None = None
     ) -> tuple[Policy | None, MemoryModel | None, int, str]:
         """The methods at the largest batch that fits, found like a careful person: profiling runs, a line, and a run.
 
         Batches whose step would take longer than the timing are not tried: on a slow device they would never end.
 
         Args:
-            uses: The methods.
+            settings: The methods.
             size: Size of the model; its own by default.
 
         Returns:
             The policy, which was timed; the model from the profiling runs; the trials that were run; and why there is
             no policy.
         """
-        spec = self._spec(SizeTrial, Policy(methods=tuple(uses), micro_batch=FIRST_BATCH), size)
+        spec = self._spec(SizeTrial, Policy(methods=tuple(settings), micro_batch=FIRST_BATCH), size)
         sized = self._completed(msgspec.structs.replace(spec, limit_of_timed_bytes=self.limit_bytes))
         if sized.sizing is None or not sized.sizing.points:
             return None, None, 1, why(sized) or "not even two samples fit"
@@ -156,7 +156,7 @@ class Arena:
             if batch is None:
                 return None, known, trials - 1, "not even one sample fits"
             policy = Policy(
-                methods=tuple(uses),
+                methods=tuple(settings),
                 micro_batch=batch.micro_batch,
                 accumulation_steps=batch.accumulation_steps,
                 settled=sized.sizing.settled,

@@ -12,7 +12,7 @@ import msgspec
 
 from advisor.errors import OptionError
 from advisor.goal import GoalKind
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.search.sizing.batching import choose_batch
 from advisor.search.sizing.ladder import Climb, Reached
@@ -104,7 +104,7 @@ def hand_tuned(arena: Arena, *, compiled: bool) -> Found:
     )
 
 
-def _tuned(arena: Arena) -> tuple[tuple[MethodUse, ...], int, str]:
+def _tuned(arena: Arena) -> tuple[tuple[MethodSetting, ...], int, str]:
     """The methods of the default, the trials it took to choose them, and the reason if bf16 is not among them.
 
     A fast step of a few samples may be all kernel launches, of which autocast has more: if bf16 loses, it is tried
@@ -131,7 +131,7 @@ def _tuned(arena: Arena) -> tuple[tuple[MethodUse, ...], int, str]:
     return _FUSED if slower else _TUNED, trials, slower
 
 
-def _at_its_largest(arena: Arena, tuned: tuple[MethodUse, ...], *, compiled: bool) -> Found:
+def _at_its_largest(arena: Arena, tuned: tuple[MethodSetting, ...], *, compiled: bool) -> Found:
     """The methods at the largest batch that fits, with compiled blocks where that works."""
     policy, trials, reason = None, 0, ""
     if compiled:
@@ -143,7 +143,7 @@ def _at_its_largest(arena: Arena, tuned: tuple[MethodUse, ...], *, compiled: boo
     return Found(policy=policy, trials=trials, reason=reason)
 
 
-def _climbed(arena: Arena, uses: tuple[MethodUse, ...]) -> Found:
+def _climbed(arena: Arena, settings: tuple[MethodSetting, ...]) -> Found:
     """The largest size at which the methods keep the floor, a fraction of plain training's throughput."""
     counted = arena.count()
     plain = arena.time(Policy(micro_batch=arena.contest.own_batch)).measurement
@@ -154,7 +154,7 @@ def _climbed(arena: Arena, uses: tuple[MethodUse, ...]) -> Found:
     policies: dict[int, Policy] = {}
     trials = 1
     while (place := climb.next()) is not None:
-        policy, model, more, _ = arena.largest(uses, rungs[place].size)
+        policy, model, more, _ = arena.largest(settings, rungs[place].size)
         trials += more
         measured = None if policy is None else arena.time(policy, rungs[place].size).measurement
         if policy is not None:
@@ -242,7 +242,7 @@ def grid(arena: Arena, *, space: str, tables: Path = _TABLES) -> Found:
         of = f"the space {header.space_name}" + ("" if header.space_name == space else f", not of {space}")
         return Found(
             policy=Policy(
-                methods=best.combination.uses, micro_batch=best.batch, settled=settled[best.combination.label]
+                methods=best.combination.settings, micro_batch=best.batch, settled=settled[best.combination.label]
             ),
             trials=table.policies,
             seconds=sum(_seconds_of(line) for line in lines),

@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.hardware.hardware import DeviceKind
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.session.setup.limits import memory_budget
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
@@ -141,8 +141,8 @@ class _Bench:
         )
         key = case.name, tuple(case.fractions), mom
         if key not in self._found:
-            uses = self._uses(mom)
-            found = search.run(self._runner, self._options, case.model.workload, uses, case.size)
+            settings = self._settings(mom)
+            found = search.run(self._runner, self._options, case.model.workload, settings, case.size)
             self._found[key] = found
         return self._found[key]
 
@@ -151,7 +151,7 @@ class _Bench:
             return case.model.small_limit_mib * 2**20
         return memory_budget(self._options.hardware, _V100_BYTES).limit_bytes
 
-    def _uses(self, mom: str) -> tuple[MethodUse, ...]:
+    def _settings(self, mom: str) -> tuple[MethodSetting, ...]:
         """The methods, in the float format that all runs share."""
         capability = self._options.hardware.compute_capability
         has_tf32 = self._options.hardware.kind is DeviceKind.CUDA and (capability or (0, 0)) >= _TF32_FROM
@@ -227,12 +227,12 @@ class _Bench:
 
     def _timed(self, curve: Fixed, value: int, mom: str) -> TimeResult | str:
         """The measurement, or why it was refused."""
-        uses = self._uses(mom)
-        return refusal(self._options, uses) or timed(
+        settings = self._settings(mom)
+        return refusal(self._options, settings) or timed(
             self._runner,
             self._options,
             curve.case.model.workload,
-            uses,
+            settings,
             batch=curve.batch,
             seconds=_SIZES[self._options.size].seconds,
             model_size={**curve.case.size, curve.argument: value},

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.training.training import Phase
 from advisor.workload._user_functions import Workload
 
@@ -24,14 +24,19 @@ class HandWritten:
         workload: Its loss and optimizer; without them AdamW, and the loss that the model returns.
         model: Changed in place.
         device: Where to train.
-        uses: Any of ``precision(dtype=bf16)``, ``checkpoint(every=1)`` and ``fused_optimizer``.
+        settings: Any of ``precision(dtype=bf16)``, ``checkpoint(every=1)`` and ``fused_optimizer``.
         block: Name of the class whose modules are recomputed.
     """
 
     def __init__(
-        self, workload: Workload, model: torch.nn.Module, device: torch.device, uses: tuple[MethodUse, ...], block: str
+        self,
+        workload: Workload,
+        model: torch.nn.Module,
+        device: torch.device,
+        settings: tuple[MethodSetting, ...],
+        block: str,
     ) -> None:
-        known = {one.name for one in uses}
+        known = {one.name for one in settings}
         assert known <= {"precision", "checkpoint", "fused_optimizer"}, f"nobody has written {known} by hand here"
         self.device = device
         self.model = model.to(device).train()

@@ -14,7 +14,7 @@ import msgspec
 
 from advisor.measure.measurement import Measurement
 from advisor.methods.compose import judge
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.sizing.batching import choose_batch, does_not_fit
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.text.units import format_bytes
@@ -91,7 +91,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         runner: Runner,
         options: Options,
         workload: Path | str,
-        uses: Sequence[MethodUse],
+        settings: Sequence[MethodSetting],
         model_size: Mapping[str, int | float],
     ) -> Largest:
         """Find the largest batch of a combination.
@@ -100,13 +100,13 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             runner: Runs the trials.
             options: Options of the command.
             workload: A model file.
-            uses: The methods.
+            settings: The methods.
             model_size: Arguments of the model file's functions.
         """
-        reason = refusal(options, uses)
+        reason = refusal(options, settings)
         if reason:
             return Largest(runs={}, reason=reason)
-        one = _Combination(self, runner, options, workload, tuple(uses), dict(model_size))
+        one = _Combination(self, runner, options, workload, tuple(settings), dict(model_size))
         model, reason = one.sized()
         if model is None:
             return Largest(runs={}, reason=reason)
@@ -121,9 +121,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(largest, runs=runs)
 
 
-def refusal(options: Options, uses: Sequence[MethodUse]) -> str:
+def refusal(options: Options, settings: Sequence[MethodSetting]) -> str:
     """Why these methods cannot run on this device or not together, without starting a process; empty if they can."""
-    verdict = judge(uses, facts=None, hardware=options.hardware)
+    verdict = judge(settings, facts=None, hardware=options.hardware)
     return "" if verdict.applicable else f"{Outcome.REFUSED.value}: {verdict.reason}"
 
 
@@ -136,14 +136,14 @@ class _Combination:
         runner: Runner,
         options: Options,
         workload: Path | str,
-        uses: tuple[MethodUse, ...],
+        settings: tuple[MethodSetting, ...],
         model_size: dict[str, int | float],
     ) -> None:
         self._search = search
         self._runner = runner
         self._options = options
         self._source = resolve_source(workload)
-        self._uses = uses
+        self._settings = settings
         self._model_size = model_size
         self._settled: dict[str, str] = {}
 
@@ -192,7 +192,7 @@ class _Combination:
         result = self._trial(
             TimeTrial,
             batch,
-            smaller=policy_of(self._uses, smaller, self._settled) if smaller < batch else None,
+            smaller=policy_of(self._settings, smaller, self._settled) if smaller < batch else None,
         )
         for one in (result.measurement, result.smaller):
             if one is not None:
@@ -206,7 +206,7 @@ class _Combination:
             kind(
                 workload=self._source,
                 model_size=self._model_size,
-                policy=policy_of(self._uses, batch, self._settled),
+                policy=policy_of(self._settings, batch, self._settled),
                 device=self._options.hardware.device,
                 memory_limit_bytes=self._search.limit_bytes,
                 measure_seconds=self._search.seconds,

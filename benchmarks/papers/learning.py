@@ -11,7 +11,7 @@ from advisor.decide.guard import why_worse
 from advisor.measure.fidelity import FidelityMeasurement, compared, noise_floor
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import worst_fidelity
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import FidelityResult
 from advisor.trial.spec import FidelityTrial
@@ -76,27 +76,27 @@ class Learning:
         found = None if chance is None else self._compare(plain, chance)
         return Learned(found=found, reason="" if found else _no_losses(plain if chance is None else chance))
 
-    def under(self, workload: Path | str, uses: Sequence[MethodUse]) -> Learned:
+    def under(self, workload: Path | str, settings: Sequence[MethodSetting]) -> Learned:
         """Train with methods.
 
         Args:
             workload: A model file; all of one instance build the same model.
-            uses: The methods.
+            settings: The methods.
 
         Raises:
             TimeIsUpError: The minutes of this call are over.
         """
         plain = self._exact(workload)
-        own = self._run(workload, uses) if uses else plain
+        own = self._run(workload, settings) if settings else plain
         found = self._compare(plain, own)
         if found is None:
             return Learned(found=None, reason=_no_losses(own) or _no_losses(plain) or "too few steps")
         chance = self._by_chance(workload)
         if chance is not None and chance.fidelity is not None and plain.fidelity is not None:
             found = msgspec.structs.replace(found, noise=noise_floor(chance.fidelity, plain.fidelity))
-        if not any(get_method(use.name).learns_slower for use in uses):
+        if not any(get_method(setting.name).learns_slower for setting in settings):
             found = msgspec.structs.replace(found, began=None)
-        declared = worst_fidelity(uses, accumulation_steps=1, facts=None)
+        declared = worst_fidelity(settings, accumulation_steps=1, facts=None)
         finding = why_worse(declared, found)
         against = "" if finding is None else f"momadvise: {finding.what} (tolerated: {finding.tolerated})"
         return Learned(found=found, reason=against)
@@ -117,14 +117,16 @@ class Learning:
             self._chance = self._run(workload, (), other_chance=True)
         return self._chance
 
-    def _run(self, workload: Path | str, uses: Sequence[MethodUse], *, other_chance: bool = False) -> FidelityResult:
-        exact = not uses and not other_chance
+    def _run(
+        self, workload: Path | str, settings: Sequence[MethodSetting], *, other_chance: bool = False
+    ) -> FidelityResult:
+        exact = not settings and not other_chance
         # All steps are made, so that all losses are from the same step.
         spec = spec_of(
             FidelityTrial,
             self._options,
             workload,
-            policy_of(uses, self._batch),
+            policy_of(settings, self._batch),
             steps=self._steps,
             seconds=self._options.at_most(_TIME_LIMIT_SECONDS),
             model_size=self._model_size,

@@ -22,7 +22,7 @@ from advisor.measure.batches.batches import make_batches, pinned, seed_everythin
 from advisor.measure.memory.meters import memory_meter
 from advisor.measure.memory.storages import HostData
 from advisor.measure.speed.warm_up import warm_up
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.training.training import Training
@@ -60,9 +60,9 @@ def compare_with_loop(request: LoopComparisonRequest) -> LoopComparisonReply:
     if device.type == "cuda":
         batches = [pinned(batch) for batch in batches]
     found: list[LoopComparison | Lost] = []
-    for uses in request.policies:
+    for settings in request.policies:
         try:
-            found.append(_compared(workload, request, uses, batches, device))
+            found.append(_compared(workload, request, settings, batches, device))
         except Exception as error:  # Any exception of a model, a method or the device: the others are still compared.
             found.append(Lost(reason=f"{type(error).__name__}: {error}"))
     return LoopComparisonReply(found=found)
@@ -71,15 +71,15 @@ def compare_with_loop(request: LoopComparisonRequest) -> LoopComparisonReply:
 def _compared(
     workload: Workload,
     request: LoopComparisonRequest,
-    uses: tuple[MethodUse, ...],
+    settings: tuple[MethodSetting, ...],
     batches: list[Any],
     device: torch.device,
 ) -> LoopComparison:
     def written() -> HandWritten:
         seed_everything(0)
-        return HandWritten(workload, workload.build_model(), device, uses, request.block)
+        return HandWritten(workload, workload.build_model(), device, settings, request.block)
 
-    policy = Policy(methods=uses, micro_batch=request.batch)
+    policy = Policy(methods=settings, micro_batch=request.batch)
     loop_losses, loop_peak = _looked_at(written(), batches, device)
     with _wrapped(workload, policy, device) as training:
         losses, peak = _looked_at(training, batches, device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 
 __all__ = ["LoopComparison", "LoopComparisonReply", "LoopComparisonRequest", "Lost"]
 
@@ -22,7 +22,7 @@ class LoopComparisonRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     workload: str
-    policies: tuple[tuple[MethodUse, ...], ...]
+    policies: tuple[tuple[MethodSetting, ...], ...]
     block: str
     batch: int
     device: str

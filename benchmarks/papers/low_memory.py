@@ -102,7 +102,7 @@ class _Climb(msgspec.Struct, frozen=True):
     def policy(self, rung: Rung) -> Policy:
         """The methods."""
         micro = self.size.micro_batch if rung.micro else self.size.batch
-        return Policy(methods=rung.uses, micro_batch=micro, accumulation_steps=self.size.batch // micro)
+        return Policy(methods=rung.settings, micro_batch=micro, accumulation_steps=self.size.batch // micro)
 
     def trial(self, runner: Runner, kind: type[Trial[_R]], rung: Rung) -> _R:
         """One trial; a repeated run is answered from the runner's folder."""
@@ -239,7 +239,7 @@ def _taken(climb: _Climb, rung: Rung, result: TimeResult, plain: TimeResult) -> 
 
 def _emulated(climb: _Climb, rung: Rung, own: Measurement | None, base: Measurement | None) -> str:
     """The note on 16 bits on a device that only emulates them, detected from its step times."""
-    short = any(use.name in _SHORT for use in rung.uses)
+    short = any(setting.name in _SHORT for setting in rung.settings)
     if own is None or base is None or not short or climb.options.hardware.kind is not DeviceKind.CPU:
         return ""
     return climb.ladder.emulated if own.step_seconds > _EMULATED_FROM * base.step_seconds else ""

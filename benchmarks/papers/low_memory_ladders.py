@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 
 __all__ = ["LADDERS", "SIZES", "Ladder", "Rung", "Size"]
 
@@ -18,7 +18,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name.
-        uses: The methods, sorted by name.
+        settings: The methods, sorted by name.
         micro: Whether it uses micro-batches.
         learns: Whether its score is measured.
         megabytes: Memory in MB.
@@ -31,7 +31,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    uses: tuple[MethodUse, ...] = ()
+    settings: tuple[MethodSetting, ...] = ()
     micro: bool = False
     learns: bool = False
     megabytes: float | None = None
@@ -102,11 +102,11 @@ _WIDE_RESIDUAL = Ladder(
     rungs=(
         Rung(name="32 bit", megabytes=404.8, score=94.37, learns=True),
         # Sections 1 and 3.4; its FLOPs include less recomputation than inside=inputs does.
-        Rung(name="residual-2*", uses=(_RESIDUAL_2,), activations_times_smaller=5.8, operations=1.3),
-        Rung(name="autocast to float16", uses=(use("precision", dtype="fp16"),)),
+        Rung(name="residual-2*", settings=(_RESIDUAL_2,), activations_times_smaller=5.8, operations=1.3),
+        Rung(name="autocast to float16", settings=(use("precision", dtype="fp16"),)),
         Rung(
             name="16 bit, residual-2*",
-            uses=(_HALF, _RESIDUAL_2),
+            settings=(_HALF, _RESIDUAL_2),
             learns=True,
             megabytes=42.6,
             times_smaller=9.5,
@@ -114,7 +114,7 @@ _WIDE_RESIDUAL = Ladder(
         ),
         Rung(
             name="16 bit, residual-2*, micro-batches",
-            uses=(_HALF, _RESIDUAL_2),
+            settings=(_HALF, _RESIDUAL_2),
             micro=True,
             learns=True,
             megabytes=12.2,
@@ -123,7 +123,7 @@ _WIDE_RESIDUAL = Ladder(
         ),
         Rung(
             name="16 bit, residual-2*, micro-batches, 30 % nonzero",
-            uses=(_HALF, _RESIDUAL_2, use("sparse_reparameterization", nonzero=0.3)),
+            settings=(_HALF, _RESIDUAL_2, use("sparse_reparameterization", nonzero=0.3)),
             micro=True,
             learns=True,
             activations_times_smaller=115,  # Section 4.2.2.
@@ -146,17 +146,17 @@ _DYNAMIC_CONVOLUTION = Ladder(
     rungs=(
         Rung(name="32 bit", megabytes=2896, score=35.15, learns=True),
         # Section 4.3.2.
-        Rung(name="residual-1", uses=(_RESIDUAL_1,), activations_times_smaller=5.7, operations=1.3),
+        Rung(name="residual-1", settings=(_RESIDUAL_1,), activations_times_smaller=5.7, operations=1.3),
         Rung(
             name="residual-1, micro-batches",
-            uses=(_RESIDUAL_1,),
+            settings=(_RESIDUAL_1,),
             micro=True,
             megabytes=662,
             times_smaller=4.4,
         ),
         Rung(
             name="16 bit, residual-1, micro-batches",
-            uses=(_RESIDUAL_1, _HALF),
+            settings=(_RESIDUAL_1, _HALF),
             micro=True,
             learns=True,
             megabytes=331,
@@ -166,7 +166,7 @@ _DYNAMIC_CONVOLUTION = Ladder(
         # The paper makes embeddings sparse too.
         Rung(
             name="16 bit, residual-1, micro-batches, 50 % nonzero in linear layers",
-            uses=(_RESIDUAL_1, _HALF, use("sparse_reparameterization", nonzero=0.5)),
+            settings=(_RESIDUAL_1, _HALF, use("sparse_reparameterization", nonzero=0.5)),
             micro=True,
             learns=True,
             score=34.61,

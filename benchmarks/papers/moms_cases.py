@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from benchmarks.papers.runs import WORKLOADS
 
 __all__ = [
@@ -34,7 +34,7 @@ _CHECKPOINT = use("checkpoint", every=1)
 _FOUR_BITS = use("compress_activations", bits=4)
 _SWAP = use("swap", min_bytes=2**20)
 
-MOMS: dict[str, tuple[MethodUse, ...]] = {
+MOMS: dict[str, tuple[MethodSetting, ...]] = {
     EXACT: (),
     "checkpoint first": (_CHECKPOINT,),
     "selective checkpointing": (use("selective_checkpoint", recompute="attention"),),

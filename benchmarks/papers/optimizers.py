@@ -24,7 +24,7 @@ import msgspec
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.fidelity import smoothed
 from advisor.methods.compose import judge
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
@@ -55,7 +55,7 @@ _WORKLOAD = WORKLOADS / "causal_language.py"
 _TELLING = "peak, MiB"
 """The column that tells whether a run was measured."""
 
-_OPTIMIZERS: dict[str, tuple[MethodUse, ...]] = {
+_OPTIMIZERS: dict[str, tuple[MethodSetting, ...]] = {
     ADAM: (),
     ADAM_8BIT: (use("adam_8bit"),),
     CPU_ADAM: (use("host_optimizer"),),
@@ -139,7 +139,7 @@ def _row(optimizer: str, stage: int, devices: int) -> str:
     return f"{optimizer}, stage {stage}, {devices} device{'s' if devices > 1 else ''}"
 
 
-def _uses(cell: tuple[str, int], devices: int) -> tuple[MethodUse, ...]:
+def _settings(cell: tuple[str, int], devices: int) -> tuple[MethodSetting, ...]:
     """The methods of a cell, sorted by name."""
     optimizer, stage = cell
     methods = list(_OPTIMIZERS[optimizer])
@@ -159,7 +159,7 @@ def _refusal(options: Options, size: _Size, cell: tuple[str, int], devices: int)
     """Why a cell is not run; empty when it is."""
     if cell[0] == ONE_BIT_ADAM:
         return f"{Outcome.REFUSED.value}: {_NO_ONE_BIT}"
-    verdict = judge(_uses(cell, devices), facts=None, hardware=options.hardware, gpu_count=devices)
+    verdict = judge(_settings(cell, devices), facts=None, hardware=options.hardware, gpu_count=devices)
     if not verdict.applicable:
         return f"{Outcome.REFUSED.value}: {verdict.reason}"
     if size.cells is not None and cell not in size.cells:
@@ -171,7 +171,7 @@ def _results(
     runner: Runner, options: Options, size: _Size, cell: tuple[str, int], devices: int
 ) -> tuple[TimeResult, FidelityResult]:
     """One trial for memory and time, one for the loss."""
-    policy = Policy(methods=_uses(cell, devices), micro_batch=size.batch, gpu_count=devices)
+    policy = Policy(methods=_settings(cell, devices), micro_batch=size.batch, gpu_count=devices)
     timed = spec_of(TimeTrial, options, _WORKLOAD, policy, seconds=size.seconds, model_size=size.model)
     learned = spec_of(
         FidelityTrial,

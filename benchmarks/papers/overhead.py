@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import PredictResult
@@ -66,7 +66,7 @@ class _Model(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     workload: Path
     batch: int
-    policies: tuple[tuple[MethodUse, ...], ...]
+    policies: tuple[tuple[MethodSetting, ...], ...]
     block: str = "GPT2Block"
 
 
@@ -110,16 +110,18 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
     size = _SIZES[options.size]
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         units = [_start(options, name, arguments, size.starts) for name, arguments in _STARTS.items()]
-        units += [_comparison(options, model, uses, size.seconds) for model in size.models for uses in model.policies]
+        units += [
+            _comparison(options, model, settings, size.seconds) for model in size.models for settings in model.policies
+        ]
         for model in size.models:
             seconds = min(size.seconds, 3.0)
             units.append(_trials(runner, options, model, seconds))
-            units += [_predicted(runner, options, model, uses, seconds) for uses in model.policies]
+            units += [_predicted(runner, options, model, settings, seconds) for settings in model.policies]
         yield from run_units(options, _PAPER, units)
 
 
-def _row(model: _Model, uses: Sequence[MethodUse]) -> str:
-    return f"{model.name}, {Policy(methods=tuple(uses), micro_batch=model.batch).label}"
+def _row(model: _Model, settings: Sequence[MethodSetting]) -> str:
+    return f"{model.name}, {Policy(methods=tuple(settings), micro_batch=model.batch).label}"
 
 
 def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) -> Unit:
@@ -147,14 +149,14 @@ def _start(options: Options, name: str, arguments: tuple[str, ...], count: int) 
     return Unit(table=_START, row=name, column="seconds", make=make)
 
 
-def _comparison(options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
+def _comparison(options: Options, model: _Model, settings: tuple[MethodSetting, ...], seconds: float) -> Unit:
     """One comparison, in a process of its own."""
-    row = _row(model, uses)
+    row = _row(model, settings)
 
     def make(known: Known) -> Iterator[Figure]:
         request = LoopComparisonRequest(
             workload=str(model.workload),
-            policies=(uses,),
+            policies=(settings,),
             block=model.block,
             batch=model.batch,
             device=options.hardware.device,
@@ -222,15 +224,17 @@ def _trials(runner: Runner, options: Options, model: _Model, seconds: float) -> 
     return Unit(table=_TRIALS, row=row, column=_WALL, make=make)
 
 
-def _predicted(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...], seconds: float) -> Unit:
+def _predicted(
+    runner: Runner, options: Options, model: _Model, settings: tuple[MethodSetting, ...], seconds: float
+) -> Unit:
     """The predicted peak of a trial, from traces."""
-    row = _row(model, uses)
+    row = _row(model, settings)
 
     def make(known: Known) -> Iterator[Figure]:
-        result = timed(runner, options, model.workload, uses, batch=model.batch, seconds=seconds)
+        result = timed(runner, options, model.workload, settings, batch=model.batch, seconds=seconds)
         error, reason = None, why(result)
         if result.measurement is not None:
-            traced = _traced(runner, options, model, uses)
+            traced = _traced(runner, options, model, settings)
             if traced.prediction is None:
                 reason = f"no trace: {traced.reason or traced.outcome.value}"
             else:
@@ -240,9 +244,9 @@ def _predicted(runner: Runner, options: Options, model: _Model, uses: tuple[Meth
     return Unit(table=_PREDICTED, row=row, column=_ERROR, make=make)
 
 
-def _traced(runner: Runner, options: Options, model: _Model, uses: tuple[MethodUse, ...]) -> PredictResult:
+def _traced(runner: Runner, options: Options, model: _Model, settings: tuple[MethodSetting, ...]) -> PredictResult:
     """Trace a step at batches around twice the measured one, so that the measured batch itself is not traced."""
-    policy = policy_of(uses, 4 * model.batch)
+    policy = policy_of(settings, 4 * model.batch)
     spec = spec_of(PredictTrial, options, model.workload, policy)
     # It is compared with the bytes of tensors, not with what the allocator reserved.
     return completed(runner, options, msgspec.structs.replace(spec, allocator_limit_bytes=None))

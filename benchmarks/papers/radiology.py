@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import TimeResult
 from benchmarks.papers.command import Options, options_of, report
@@ -59,7 +59,7 @@ _CHECKPOINT = use("checkpoint", every=1)
 _MOMENTUM = use("momentum_residual", momentum=0.9)
 
 # The paper's GPU for this is a Turing, whose AMP uses float16.
-_WAYS: dict[str, tuple[MethodUse, ...]] = {
+_WAYS: dict[str, tuple[MethodSetting, ...]] = {
     _PLAIN: (),
     "AMP (fp16)": (_FP16,),
     "AMP (bf16)": (_BF16,),
@@ -164,8 +164,8 @@ def _figures(options: Options) -> Iterator[list[Figure]]:
         yield from run_units(options, _PAPER, units)
 
 
-def _workload(uses: Sequence[MethodUse]) -> Path:
-    return _ENCODER if _MOMENTUM in uses else _WORKLOAD
+def _workload(settings: Sequence[MethodSetting]) -> Path:
+    return _ENCODER if _MOMENTUM in settings else _WORKLOAD
 
 
 def _row(pixels: int, way: str) -> str:
@@ -183,10 +183,12 @@ def _memory(options: Options, runner: Runner, pixels: int, way: str) -> Unit:
     return Unit(table=_MEMORY, row=_row(pixels, way), column=_TELLING, make=make)
 
 
-def _timed(options: Options, runner: Runner, pixels: int, uses: Sequence[MethodUse]) -> TimeResult:
+def _timed(options: Options, runner: Runner, pixels: int, settings: Sequence[MethodSetting]) -> TimeResult:
     size = _SIZES[options.size]
     shape = {"width": size.width, "pixels": pixels}
-    return timed(runner, options, _workload(uses), uses, batch=size.batch, seconds=size.seconds, model_size=shape)
+    return timed(
+        runner, options, _workload(settings), settings, batch=size.batch, seconds=size.seconds, model_size=shape
+    )
 
 
 def _peaks(
@@ -216,12 +218,12 @@ def _peaks(
 
 def _loss(options: Options, learning: Learning, pixels: int, way: str) -> Unit:
     def make(known: Known) -> Iterator[Figure]:
-        uses = _WAYS.get(way, ())
-        reason = refusal(options, uses)
+        settings = _WAYS.get(way, ())
+        reason = refusal(options, settings)
         if reason:
             learned = Learned(found=None, reason=reason)
         else:
-            learned = learning.chance(_WORKLOAD) if way == _CHANCE else learning.under(_workload(uses), uses)
+            learned = learning.chance(_WORKLOAD) if way == _CHANCE else learning.under(_workload(settings), settings)
         return _of_loss(options, pixels, way, learned)
 
     return Unit(table=_LOSS, row=_row(pixels, way), column=_FINAL, make=make)

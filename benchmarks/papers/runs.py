@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.session.setup.versions import versions
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import CutShortError, Runner
@@ -38,7 +38,7 @@ def timed(
     runner: Runner,
     options: Options,
     workload: Path | str,
-    uses: Sequence[MethodUse],
+    settings: Sequence[MethodSetting],
     *,
     batch: int,
     seconds: float,
@@ -53,7 +53,7 @@ def timed(
         runner: Runs it.
         options: Options of the command; they name the device.
         workload: A model file, or ``hf:NAME``.
-        uses: The methods; none is plain training.
+        settings: The methods; none is plain training.
         batch: Micro-batch size in samples.
         seconds: How long steps are timed.
         model_size: Keyword arguments of the model file's ``build_model``.
@@ -74,7 +74,7 @@ def timed(
             TimeTrial,
             options,
             workload,
-            msgspec.structs.replace(policy_of(uses, batch), accumulation_steps=accumulation_steps),
+            msgspec.structs.replace(policy_of(settings, batch), accumulation_steps=accumulation_steps),
             seconds=seconds,
             model_size=model_size,
             limit_bytes=limit_bytes,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from advisor.hardware.hardware import DeviceKind
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.session.setup.limits import memory_budget
 from advisor.trial.spec import FidelityTrial, PredictTrial, Trial
@@ -21,9 +21,9 @@ _S = TypeVar("_S", bound=Trial[Any])
 _TIME_LIMIT_SECONDS = 120.0
 
 
-def policy_of(uses: Sequence[MethodUse], batch: int, settled: Mapping[str, str] | None = None) -> Policy:
+def policy_of(settings: Sequence[MethodSetting], batch: int, settled: Mapping[str, str] | None = None) -> Policy:
     """The policy of methods in any order at one batch, in samples, with their calibration from the profiling runs."""
-    methods = tuple(sorted(uses, key=lambda one: one.name))
+    methods = tuple(sorted(settings, key=lambda one: one.name))
     return Policy(methods=methods, micro_batch=batch, settled=dict(settled or {}))
 
 

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from advisor.measure.measurement import Measurement
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import TimeResult
 from benchmarks.papers.command import Options, options_of, report
@@ -46,7 +46,7 @@ _PEAK = "peak, MiB"
 _BEYOND = "peak beyond them, MiB"
 """The peak minus the bytes of parameters, gradients, buffers and optimizer state, whenever in the step they appear."""
 
-_WAYS: dict[str, tuple[MethodUse, ...]] = {
+_WAYS: dict[str, tuple[MethodSetting, ...]] = {
     _PLAIN: (),
     "every block": (use("checkpoint", every=1),),
     "sqrt(n) segments": (use("sqrt_checkpoint"),),
@@ -108,9 +108,11 @@ def _row(layers: int, way: str) -> str:
     return f"{layers:,} layers, {way}"
 
 
-def _timed(runner: Runner, options: Options, size: _Size, layers: int, uses: tuple[MethodUse, ...]) -> TimeResult:
+def _timed(
+    runner: Runner, options: Options, size: _Size, layers: int, settings: tuple[MethodSetting, ...]
+) -> TimeResult:
     shape = {"layers": layers, "channels": size.channels}
-    return timed(runner, options, _WORKLOAD, uses, batch=size.batch, seconds=size.seconds, model_size=shape)
+    return timed(runner, options, _WORKLOAD, settings, batch=size.batch, seconds=size.seconds, model_size=shape)
 
 
 def _of(options: Options, way: str, layers: int, result: TimeResult, plain: TimeResult) -> Iterator[Figure]:

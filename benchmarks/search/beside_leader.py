@@ -104,10 +104,10 @@ class BesideLeader:
 def changed(space: ResolvedSpace, combination: Combination) -> Iterator[Combination]:
     """Every valid combination with one setting more, one fewer or one changed, on the same devices."""
     for axis in space.axes:
-        others = tuple(use for use in combination.uses if use.name != axis.method)
+        others = tuple(one for one in combination.settings if one.name != axis.method)
         for setting in (None, *axis.settings):
-            uses = others if setting is None else (*others, setting)
-            one = Combination(tuple(sorted(uses, key=lambda use: use.name)), combination.gpu_count)
+            chosen = others if setting is None else (*others, setting)
+            one = Combination(tuple(sorted(chosen, key=lambda each: each.name)), combination.gpu_count)
             if one != combination and space.accepts(one):
                 yield one
 
@@ -115,4 +115,6 @@ def changed(space: ResolvedSpace, combination: Combination) -> Iterator[Combinat
 def _on_one(space: ResolvedSpace, combination: Combination) -> Combination:
     """The same methods on one device."""
     distributes = {axis.method for axis in space.axes if axis.divides}
-    return Combination(tuple(use for use in combination.uses if use.name not in distributes), space.gpu_counts[0])
+    return Combination(
+        tuple(setting for setting in combination.settings if setting.name not in distributes), space.gpu_counts[0]
+    )

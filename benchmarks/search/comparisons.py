@@ -35,7 +35,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_plain(trial: Trial) -> bool:
     """Whether a trial is one of plain training that succeeded."""
-    return not trial.combination.uses and trial.rate is not None
+    return not trial.combination.settings and trial.rate is not None
 
 
 def comparisons(

@@ -54,7 +54,7 @@ def deepspeed(trials: Trials, seed: int, *, leave_out: bool = True) -> None:
     problem = trials.problem
     options = list(problem.space.combinations())
     random.Random(seed).shuffle(options)
-    options.sort(key=lambda option: len(option.uses))
+    options.sort(key=lambda option: len(option.settings))
     trials.run(options[0], 1)  # the profile
     best_batch = largest_before = 0
     for option in options:

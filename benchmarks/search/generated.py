@@ -121,8 +121,8 @@ class Generated:
 
     def _seconds(self, row: int, batch: int) -> float:
         each = float(self._sample_seconds[row])
-        for uses, threshold, factor in self._thresholds:
-            each *= factor if uses[row] and batch >= threshold else 1.0
+        for settings, threshold, factor in self._thresholds:
+            each *= factor if settings[row] and batch >= threshold else 1.0
         full = self._peak(row, batch) > _NEARLY_FULL * self.limit_bytes
         return (float(self._fixed_seconds[row]) + each * batch) * (_RETRYING if full else 1.0)
 
@@ -133,8 +133,8 @@ class Generated:
             fits = np.floor((share * self.limit_bytes - self._fixed_bytes) / self._growing_bytes)
             batch = np.minimum(fits, self.largest_batch)
             each = self._sample_seconds.copy()
-            for uses, threshold, factor in self._thresholds:
-                each *= np.where(uses & (batch >= threshold), factor, 1.0)
+            for settings, threshold, factor in self._thresholds:
+                each *= np.where(settings & (batch >= threshold), factor, 1.0)
             seconds = (self._fixed_seconds + each * batch) * (1.0 if share < 1 else _RETRYING)
             runs = (batch >= 1) & ~self._crashes
             best = max(best, float((self._rows.gpu_count * batch / seconds)[runs].max(initial=0.0)))

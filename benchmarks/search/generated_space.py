@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import MeshAxis
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
 
 __all__ = ["GeneratedSpace"]
@@ -91,22 +91,24 @@ class GeneratedSpace:
         """The row of a combination."""
         levels = [0] * (len(self.sizes) - 1)
         way = 0
-        for use in combination.uses:
-            level = int(str(use.parameters["level"]))
-            if use.name == "way":
+        for setting in combination.settings:
+            level = int(str(setting.parameters["level"]))
+            if setting.name == "way":
                 way = level
             else:
-                levels[int(use.name.removeprefix("method_"))] = level
+                levels[int(setting.name.removeprefix("method_"))] = level
         return int(np.ravel_multi_index((*levels, self._places.index((combination.gpu_count, way))), self._shape))
 
     def resolved(self, name: str, recipes: list[list[Setting]]) -> ResolvedSpace:
         """The space in the form that a search sees."""
         axes = [
-            Axis(method=_name(method), settings=tuple(_use((method, level)) for level in range(1, size + 1)))
+            Axis(method=_name(method), settings=tuple(_setting((method, level)) for level in range(1, size + 1)))
             for method, size in enumerate(self.sizes[:-1])
         ]
         if self.sizes[-1]:
-            ways = tuple(MethodUse(name="way", parameters={"level": level}) for level in range(1, self.sizes[-1] + 1))
+            ways = tuple(
+                MethodSetting(name="way", parameters={"level": level}) for level in range(1, self.sizes[-1] + 1)
+            )
             axes.append(Axis(method="way", settings=ways, divides=MeshAxis.DATA))
         return ResolvedSpace(
             name=name,
@@ -117,13 +119,13 @@ class GeneratedSpace:
                 ResolvedRecipe(
                     name=f"recipe {number}",
                     hand_tuned=number == 1,
-                    uses=tuple(sorted((_use(one) for one in recipe), key=lambda use: use.name)),
+                    settings=tuple(sorted((_setting(one) for one in recipe), key=lambda setting: setting.name)),
                 )
                 for number, recipe in enumerate(recipes, 1)
             ),
             refused={},
             dropped_recipes={},
-            conflicts={pair_of(_use(one), _use(other)): "declared" for one, other in self._conflicts},
+            conflicts={pair_of(_setting(one), _setting(other)): "declared" for one, other in self._conflicts},
             gpu_counts=self._counts,
         )
 
@@ -149,5 +151,5 @@ def _name(method: int) -> str:
     return f"method_{method:02d}"
 
 
-def _use(setting: Setting) -> MethodUse:
-    return MethodUse(name=_name(setting[0]), parameters={"level": setting[1]})
+def _setting(setting: Setting) -> MethodSetting:
+    return MethodSetting(name=_name(setting[0]), parameters={"level": setting[1]})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.training.training import Training
@@ -38,7 +38,7 @@ _OPTIONS = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "
 
 def time_in_turn(
     workload: Path,
-    uses: tuple[MethodUse, ...],
+    settings: tuple[MethodSetting, ...],
     batches: Sequence[int],
     *,
     reference_batch: int,
@@ -49,7 +49,7 @@ def time_in_turn(
 
     Args:
         workload: File of the model.
-        uses: The combination.
+        settings: The combination.
         batches: Samples per step.
         reference_batch: Samples per step of plain training.
         seconds: Duration of the turns at each batch.
@@ -58,7 +58,7 @@ def time_in_turn(
     torch.set_num_threads(1)
     known = load_workload(resolve_source(workload))
     plain = _training(known, Policy(micro_batch=reference_batch))
-    own = _training(known, Policy(methods=uses, micro_batch=max(batches), settled=dict(settled or {})))
+    own = _training(known, Policy(methods=settings, micro_batch=max(batches), settled=dict(settled or {})))
     lines = []
     reference = _stepper(plain, known.make_batch(reference_batch))
     for batch in sorted(batches, reverse=True):
@@ -66,7 +66,7 @@ def time_in_turn(
         step = _stepper(own, known.make_batch(batch))
         for _ in range(2 + own.settling_steps):
             step()
-        lines.append(_paired(uses, batch, step, reference, seconds))
+        lines.append(_paired(settings, batch, step, reference, seconds))
     own.close()
     plain.close()
     return lines
@@ -85,7 +85,7 @@ def _stepper(training: Training, batch: object) -> Callable[[], None]:
 
 
 def _paired(
-    uses: tuple[MethodUse, ...],
+    settings: tuple[MethodSetting, ...],
     batch: int,
     step: Callable[[], None],
     reference: Callable[[], None],
@@ -107,7 +107,7 @@ def _paired(
         logs.append(math.log((own / own_steps) / (plain / plain_steps)))
     ratio, error = ratio_of(logs)
     return Paired(
-        uses=uses,
+        settings=settings,
         batch=batch,
         ratio=ratio,
         error=error,

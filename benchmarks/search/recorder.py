@@ -13,7 +13,7 @@ import msgspec
 
 from advisor.errors import OptionError, WorkloadError
 from advisor.hardware.hardware import Hardware
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.search.space.build_space import build_space
 from advisor.search.space.space import Combination
@@ -158,7 +158,7 @@ class Recorder:
         yield sized
         batch, timed = half, list[Timed]()
         while batch > 0:
-            line = self._time(combination.uses, batch, settled=sized.settled)
+            line = self._time(combination.settings, batch, settled=sized.settled)
             timed.append(line)
             following = next_batch(sized, timed, self._recording.limit_bytes, self._recording.largest_batch)
             yield msgspec.structs.replace(line, last=following == 0)
@@ -167,7 +167,7 @@ class Recorder:
     def _size(self, combination: Combination) -> Sized:
         result = self._trial(
             SizeTrial,
-            combination.uses,
+            combination.settings,
             _FIRST_BATCH,
             limit_bytes=self._usable_bytes,
             largest_batch=self._recording.largest_batch,
@@ -175,7 +175,7 @@ class Recorder:
         )
         sizing = result.sizing
         return Sized(
-            uses=combination.uses,
+            settings=combination.settings,
             outcome=result.outcome.value,
             reason=result.reason,
             points=() if sizing is None else sizing.points,
@@ -198,14 +198,14 @@ class Recorder:
         return line
 
     def _time(
-        self, uses: tuple[MethodUse, ...], batch: int, *, repeat: int = 0, settled: dict[str, str] | None = None
+        self, settings: tuple[MethodSetting, ...], batch: int, *, repeat: int = 0, settled: dict[str, str] | None = None
     ) -> Timed:
         moment = time.monotonic() - self._begin
         result = self._trial(
-            TimeTrial, uses, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat, settled=settled
+            TimeTrial, settings, batch, limit_bytes=self._recording.limit_bytes, repeat=repeat, settled=settled
         )
         line = Timed(
-            uses=uses,
+            settings=settings,
             batch=batch,
             reference=repeat > 0,
             outcome=result.outcome.value,
@@ -220,7 +220,7 @@ class Recorder:
     def _trial(
         self,
         kind: type[Trial[_R]],
-        uses: tuple[MethodUse, ...],
+        settings: tuple[MethodSetting, ...],
         batch: int,
         *,
         limit_bytes: int,
@@ -230,7 +230,7 @@ class Recorder:
         return self._runner.run(
             kind(
                 workload=self._source,
-                policy=Policy(methods=uses, micro_batch=batch, settled=settled or {}),
+                policy=Policy(methods=settings, micro_batch=batch, settled=settled or {}),
                 device=self._hardware.device,
                 memory_limit_bytes=limit_bytes,
                 measure_seconds=(_SIZING_SECONDS if kind is SizeTrial else self._measure_seconds),

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.space_file import load_space
 from advisor.trial.worker.probe import libraries
 from benchmarks.json_lines import append
@@ -87,32 +87,36 @@ def _refined(path: Path, recording: Recording, end: float) -> Iterator[Paired]:
         for label, combination in combinations.items():
             if time.monotonic() > end:
                 return
-            uses, batches = combination.uses, [one.batch for one in left if one.combination.label == label]
+            settings, batches = combination.settings, [one.batch for one in left if one.combination.label == label]
             keys = [(label, batch) for batch in batches]
             seconds = min(_LONGEST_SECONDS, max(_FIRST_SECONDS, *(2 * spent.get(key, 0.0) for key in keys)))
             spent |= dict.fromkeys(keys, seconds)
-            lines = _in_fork(recording, uses, batches, seconds, settled[label])
+            lines = _in_fork(recording, settings, batches, seconds, settled[label])
             if not lines:
                 failed.add(label)
             yield from lines
 
 
 def _in_fork(
-    recording: Recording, uses: tuple[MethodUse, ...], batches: list[int], seconds: float, settled: dict[str, str]
+    recording: Recording,
+    settings: tuple[MethodSetting, ...],
+    batches: list[int],
+    seconds: float,
+    settled: dict[str, str],
 ) -> list[Paired]:
     """Time them in a process of their own; nothing if it fails."""
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(sender, recording, uses, batches, seconds, settled))
+    process = context.Process(target=_serve, args=(sender, recording, settings, batches, seconds, settled))
     process.start()
     sender.close()
     try:
         if receiver.poll(_PATIENCE_SECONDS + 3 * seconds * len(batches)):
             lines: list[Paired] = receiver.recv()
             return lines
-        print(f"{uses}: not within {_PATIENCE_SECONDS:.0f} s", flush=True)
+        print(f"{settings}: not within {_PATIENCE_SECONDS:.0f} s", flush=True)
     except EOFError:
-        print(f"{uses}: failed", flush=True)
+        print(f"{settings}: failed", flush=True)
     finally:
         process.kill()
         process.join()
@@ -123,14 +127,14 @@ def _in_fork(
 def _serve(
     sender: Connection,
     recording: Recording,
-    uses: tuple[MethodUse, ...],
+    settings: tuple[MethodSetting, ...],
     batches: list[int],
     seconds: float,
     settled: dict[str, str],
 ) -> None:
     lines = time_in_turn(
         recording.workload,
-        uses,
+        settings,
         batches,
         reference_batch=recording.reference_batch,
         seconds=seconds,

@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import MeshAxis
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
 
 __all__ = ["GPU_COUNTS", "LEVELS", "SHARDING", "SIZES", "Levels"]
@@ -85,7 +85,7 @@ class Levels:
 
     def row(self, combination: Combination) -> int:
         """The row of a combination."""
-        chosen = {use.name: str(use.parameters["level"]) for use in combination.uses}
+        chosen = {setting.name: str(setting.parameters["level"]) for setting in combination.settings}
         place = (combination.gpu_count, SHARDING.index(chosen["sharding"]) if "sharding" in chosen else -1)
         index = [
             levels.index(chosen.get(name, "off")) for name, levels in zip(self._methods, self._offered, strict=True)
@@ -106,11 +106,15 @@ class Levels:
 
     def _space(self, size: str) -> ResolvedSpace:
         axes = [
-            Axis(method=name, settings=tuple(_use(name, level) for level in levels[1:]))
+            Axis(method=name, settings=tuple(_setting(name, level) for level in levels[1:]))
             for name, levels in zip(self._methods, self._offered, strict=True)
         ]
         axes.append(
-            Axis(method="sharding", settings=tuple(_use("sharding", way) for way in self._ways), divides=MeshAxis.DATA)
+            Axis(
+                method="sharding",
+                settings=tuple(_setting("sharding", way) for way in self._ways),
+                divides=MeshAxis.DATA,
+            )
         )
         return ResolvedSpace(
             name=f"simulated {size}",
@@ -135,11 +139,11 @@ class Levels:
             ResolvedRecipe(
                 name=name,
                 hand_tuned=name == "hand-tuned default",
-                uses=tuple(_use(method, level) for method, level in sorted(methods.items())),
+                settings=tuple(_setting(method, level) for method, level in sorted(methods.items())),
             )
             for name, methods in recipes.items()
         ]
 
 
-def _use(name: str, level: str) -> MethodUse:
-    return MethodUse(name=name, parameters={"level": level})
+def _setting(name: str, level: str) -> MethodSetting:
+    return MethodSetting(name=name, parameters={"level": level})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import optuna
 from optuna.exceptions import ExperimentalWarning
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.propose.proposal import SamplerName
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.trial.outcome import Outcome
@@ -93,16 +93,16 @@ def _suggested(trial: optuna.trial.Trial, space: ResolvedSpace) -> Combination:
     return _combination(chosen, gpu_count)
 
 
-def _choices(axis: Axis, gpu_count: int) -> Sequence[MethodUse | None]:
+def _choices(axis: Axis, gpu_count: int) -> Sequence[MethodSetting | None]:
     """Off or a setting; distributed methods are off on one device."""
     if gpu_count == 1 and axis.divides:
         return (None,)
     return (None, *axis.settings)
 
 
-def _combination(chosen: Sequence[MethodUse | None], gpu_count: int) -> Combination:
-    uses = (one for one in chosen if one is not None)
-    return Combination(tuple(sorted(uses, key=lambda use: use.name)), gpu_count)
+def _combination(chosen: Sequence[MethodSetting | None], gpu_count: int) -> Combination:
+    settings = (one for one in chosen if one is not None)
+    return Combination(tuple(sorted(settings, key=lambda setting: setting.name)), gpu_count)
 
 
 @contextlib.contextmanager

@@ -77,7 +77,11 @@ class Table:
         self._recorded = {
             line.combination.label: _Recorded(
                 line,
-                [one for one in lines if isinstance(one, Timed) and not one.reference and one.uses == line.uses],
+                [
+                    one
+                    for one in lines
+                    if isinstance(one, Timed) and not one.reference and one.settings == line.settings
+                ],
                 self.drift,
                 self.header.limit_bytes,
                 paired.get(line.combination.label, ()),

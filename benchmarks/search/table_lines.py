@@ -14,7 +14,7 @@ import msgspec
 
 from advisor.goal import Fidelity
 from advisor.measure.measurement import SizePoint, Sizing
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.predict.prediction import MemoryPrediction
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
@@ -92,7 +92,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
     """The profiling runs of one combination, from which its largest batch was derived.
 
     Attributes:
-        uses: The methods.
+        settings: The methods.
         outcome: How they ended.
         reason: Why, if they failed.
         points: Their measurements, by growing batch.
@@ -103,7 +103,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         wall_seconds: Their duration.
     """
 
-    uses: tuple[MethodUse, ...]
+    settings: tuple[MethodSetting, ...] = msgspec.field(name="uses")  # as the recorded tables call it
     outcome: str
     reason: str = ""
     points: tuple[SizePoint, ...] = ()
@@ -116,7 +116,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
     @property
     def combination(self) -> Combination:
         """The methods on one device."""
-        return Combination(self.uses)
+        return Combination(self.settings)
 
     @property
     def forecast(self) -> MemoryModel | None:
@@ -131,7 +131,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
     """One combination at one batch, measured over full steps.
 
     Attributes:
-        uses: The methods.
+        settings: The methods.
         batch: Samples per step, in one micro-batch.
         reference: Whether it is a repetition of plain training to track the machine's drift.
         last: Whether it is the last line of its combination and completes it.
@@ -150,7 +150,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
         wall_seconds: Duration of the trial, including everything that is not timed.
     """
 
-    uses: tuple[MethodUse, ...]
+    settings: tuple[MethodSetting, ...] = msgspec.field(name="uses")  # as the recorded tables call it
     batch: int
     reference: bool = False
     last: bool = False
@@ -171,14 +171,14 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
     @property
     def combination(self) -> Combination:
         """The methods on one device."""
-        return Combination(self.uses)
+        return Combination(self.settings)
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True, tag="paired"):
     """One combination at one batch, timed in turn with plain training in one process.
 
     Attributes:
-        uses: The methods.
+        settings: The methods.
         batch: Samples per step, in one micro-batch.
         ratio: Step time relative to that of plain training at the reference batch.
         error: Its relative standard error.
@@ -186,7 +186,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, tag="paired"):
         seconds: Their duration.
     """
 
-    uses: tuple[MethodUse, ...]
+    settings: tuple[MethodSetting, ...] = msgspec.field(name="uses")  # as the recorded tables call it
     batch: int
     ratio: float
     error: float
@@ -196,7 +196,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, tag="paired"):
     @property
     def combination(self) -> Combination:
         """The methods on one device."""
-        return Combination(self.uses)
+        return Combination(self.settings)
 
 
 Line = Header | Sized | Timed | Paired

@@ -8,7 +8,7 @@ import statistics
 import msgspec
 import pytest
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Affine, MemoryPrediction, Reserved
 from benchmarks import allocator_prediction as table

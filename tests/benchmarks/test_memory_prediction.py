@@ -30,7 +30,7 @@ def test_an_error_is_relative_to_the_measurement() -> None:
     line = Moment(phase="backward", live=Affine(400, 66), parts={})
     foretold = MemoryPrediction(moments=(line,), activations=Affine(0, 0), traced_at=(2, 4))
     lines: list[Line] = [
-        msgspec.structs.replace(one, foretold=foretold) if isinstance(one, Sized) and not one.uses else one
+        msgspec.structs.replace(one, foretold=foretold) if isinstance(one, Sized) and not one.settings else one
         for one in complete()
     ]
     (case,) = (case for case in profiling_run_cases(lines) if case.methods == "plain" and case.batch == 8)
@@ -58,11 +58,11 @@ def test_traces_predict_the_peak_of_a_real_step(tmp_path: Path) -> None:
 
     lines: list[Line] = [header(workload=SMOKE.name, limit_bytes=SMOKE.limit_bytes)]
     with Runner(tmp_path) as runner:
-        for uses in ((), (CHECKPOINT,)):
-            lines.append(sized(*uses))
+        for settings in ((), (CHECKPOINT,)):
+            lines.append(sized(*settings))
             spec = TimeTrial(
                 workload=resolve_source(SMOKE.workload),
-                policy=Policy(methods=uses, micro_batch=6),
+                policy=Policy(methods=settings, micro_batch=6),
                 device="cpu",
                 memory_limit_bytes=SMOKE.limit_bytes,
                 measure_seconds=0.1,
@@ -71,7 +71,7 @@ def test_traces_predict_the_peak_of_a_real_step(tmp_path: Path) -> None:
             measurement = runner.run(spec).measurement
             assert measurement is not None
             peak = measurement.memory.peak_bytes
-            lines += [msgspec.structs.replace(timed(*uses, batch=batch), peak_bytes=peak) for batch in (6, 8)]
+            lines += [msgspec.structs.replace(timed(*settings, batch=batch), peak_bytes=peak) for batch in (6, 8)]
         cases = list(trace_cases(lines, runner, "cpu", count=5))
     assert [case.batch for case in cases] == [6, 6], "eight samples were traced"
     assert all(abs(case.error) < 0.01 for case in cases), cases

@@ -68,4 +68,4 @@ def test_every_method_for_one_device_has_a_row() -> None:
     from advisor.methods.catalogue import CATALOGUE
 
     alone = {method.name for method in CATALOGUE if not (method.distributes or method.builds_on)}
-    assert {use.name for use in settings_alone(every=False)} == alone
+    assert {setting.name for setting in settings_alone(every=False)} == alone

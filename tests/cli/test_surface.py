@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = [
     "Answer",
     "Mesh",
-    "MethodUse",
+    "MethodSetting",
     "MomadviseError",
     "Policy",
     "Reduction",

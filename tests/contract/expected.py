@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 
 __all__ = ["Expected", "expected", "unable"]
 
@@ -82,12 +82,12 @@ EXPECTED = {
 }
 
 
-def expected(use: MethodUse) -> Expected:
+def expected(setting: MethodSetting) -> Expected:
     """What is expected of one setting."""
-    return EXPECTED.get(use.label) or EXPECTED.get(use.name) or Expected()
+    return EXPECTED.get(setting.label) or EXPECTED.get(setting.name) or Expected()
 
 
-def unable(model: str, use: MethodUse) -> bool:
+def unable(model: str, setting: MethodSetting) -> bool:
     """Whether a setting has nothing to show with a model: it is refused, or has no effect."""
-    one = expected(use)
+    one = expected(setting)
     return model in (*one.refused, *one.no_effect)

@@ -15,9 +15,9 @@ from advisor.measure.batches.batches import seed_everything
 from advisor.measure.memory.storages import bytes_of
 from advisor.methods.activations._host_copies import HostCopy
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.formats._loss_scaling import HalfLossScaler
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.training.device_parameter import device_parameter
 from advisor.training.structure import parameter_bytes
 from advisor.training.training import Training
@@ -74,24 +74,24 @@ class LiveBytes(TorchDispatchMode):
         return sum(size for key, (ref, size) in self._seen.items() if key not in self._on_host and not ref.expired())
 
 
-def dropout_for(uses: Sequence[MethodUse]) -> float:
+def dropout_for(settings: Sequence[MethodSetting]) -> float:
     """The probability of dropout with which methods can be compared with plain training."""
-    return 0.0 if any(get_method(use.name).other_masks for use in uses) else 0.1
+    return 0.0 if any(get_method(setting.name).other_masks for setting in settings) else 0.1
 
 
-def layers_for(uses: Sequence[MethodUse]) -> int:
+def layers_for(settings: Sequence[MethodSetting]) -> int:
     """Of the transformer, where many cases are gone through: with two it takes half the time."""
-    return 4 if CUTS_THE_CHAIN & {use.name for use in uses} else 2
+    return 4 if CUTS_THE_CHAIN & {setting.name for setting in settings} else 2
 
 
-def training_for(model: str, uses: Sequence[MethodUse], **options: Any) -> Training:
+def training_for(model: str, settings: Sequence[MethodSetting], **options: Any) -> Training:
     """A training in which methods can be compared with plain training; they are not yet applied."""
-    return training_of(model, **{"dropout": dropout_for(uses), **options})
+    return training_of(model, **{"dropout": dropout_for(settings), **options})
 
 
-def samples_for(uses: Sequence[MethodUse]) -> int:
+def samples_for(settings: Sequence[MethodSetting]) -> int:
     """The number of samples in a batch with which each of the methods has something to do."""
-    return max((expected(use).samples for use in uses), default=Expected.samples)
+    return max((expected(setting).samples for setting in settings), default=Expected.samples)
 
 
 def batch_for(model: str, samples: int, seed: int) -> Any:
@@ -104,7 +104,7 @@ def batch_for(model: str, samples: int, seed: int) -> Any:
 
 def observe(
     model: str,
-    uses: Sequence[MethodUse],
+    settings: Sequence[MethodSetting],
     monkeypatch: Any,
     *,
     weighed: bool = True,
@@ -115,7 +115,7 @@ def observe(
 
     Args:
         model: Name of the model.
-        uses: The methods.
+        settings: The methods.
         monkeypatch: pytest's.
         weighed: Whether to see which bytes are held after a forward pass, which takes time.
         samples: In a batch; see :func:`samples_for`.
@@ -124,9 +124,9 @@ def observe(
     Raises:
         MethodRefusedError: A method does not apply.
     """
-    training = training_for(model, uses, **options)
+    training = training_for(model, settings, **options)
     before = {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     seen = Observation(notes=training.notes)
     try:
         _watch_steps(training, model, seen, monkeypatch, samples=samples, weighed=weighed)

@@ -11,7 +11,7 @@ from advisor.goal import Fidelity
 from advisor.methods.base import Method
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import fidelity_of
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from tests.contract.observe import Observation, relative_error, same
 
 __all__ = ["UPDATE_TOLERANCE", "assert_trains_as_promised", "cosine", "update_tolerance"]
@@ -38,14 +38,14 @@ def update_tolerance(method: Method) -> float:
     return UPDATE_TOLERANCE[method.fidelity] if method.update_tolerance is None else method.update_tolerance
 
 
-def assert_trains_as_promised(uses: Sequence[MethodUse], plain: Observation, changed: Observation) -> None:
+def assert_trains_as_promised(settings: Sequence[MethodSetting], plain: Observation, changed: Observation) -> None:
     """Compare two steps of a training with the same two of plain training.
 
     Methods that are exact must be so to the bit. For others the errors that they allow add up; methods that change
     the model are only asked for a loss that is a number and a model that moves.
     """
-    methods = [get_method(use.name) for use in uses]
-    classes = [fidelity_of(use) for use in uses]
+    methods = [get_method(setting.name) for setting in settings]
+    classes = [fidelity_of(setting) for setting in settings]
     assert all(math.isfinite(float(loss)) for loss in changed.losses)
     assert any(bool(moved.count_nonzero()) for moved in changed.updates.values()), "nothing was trained"
     if Fidelity.MODEL in classes:

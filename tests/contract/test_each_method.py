@@ -18,8 +18,8 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.methods.base import Method, Saves, Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, fidelity_of, judge, settings_of
-from advisor.methods.use import MethodUse
+from advisor.methods.compose import apply_settings, fidelity_of, judge, settings_of
+from advisor.methods.setting import MethodSetting
 from advisor.workload.facts import Facts
 from tests.contract.expected import expected
 from tests.contract.observe import (
@@ -37,41 +37,41 @@ from tests.contract.promises import UPDATE_TOLERANCE, assert_trains_as_promised
 from tests.methods.tiny import MODELS, cpu, facts_of, import_bitsandbytes, training_of
 
 ON_ONE_DEVICE = [method for method in CATALOGUE if not (method.distributes or method.builds_on)]
-SETTINGS = [use for method in ON_ONE_DEVICE for use in settings_of(method)]
+SETTINGS = [setting for method in ON_ONE_DEVICE for setting in settings_of(method)]
 RANDOM = [method for method in ON_ONE_DEVICE if method.random_gradients]
-CASES = [(model, use) for model in MODELS for use in SETTINGS if model not in expected(use).refused]
-OTHER = [(model, use) for model, use in CASES if fidelity_of(use) is not Fidelity.EXACT]
-EFFECTIVE = [(model, use) for model, use in CASES if model not in expected(use).no_effect]
+CASES = [(model, setting) for model in MODELS for setting in SETTINGS if model not in expected(setting).refused]
+OTHER = [(model, setting) for model, setting in CASES if fidelity_of(setting) is not Fidelity.EXACT]
+EFFECTIVE = [(model, setting) for model, setting in CASES if model not in expected(setting).no_effect]
 
 
-def _of(use: MethodUse) -> tuple[MethodUse, ...]:
+def _of(setting: MethodSetting) -> tuple[MethodSetting, ...]:
     """All settings of a setting's method."""
-    return settings_of(get_method(use.name))
+    return settings_of(get_method(setting.name))
 
 
-def _able(model: str, use: MethodUse) -> list[MethodUse]:
+def _able(model: str, setting: MethodSetting) -> list[MethodSetting]:
     """Those of them that work on a model."""
-    return [other for other in _of(use) if (model, other) in CASES]
+    return [other for other in _of(setting) if (model, other) in CASES]
 
 
-def over(cases: list[tuple[str, MethodUse]]) -> pytest.MarkDecorator:
+def over(cases: list[tuple[str, MethodSetting]]) -> pytest.MarkDecorator:
     parameters = [
         pytest.param(
             model,
-            use,
-            id=f"{model}-{use.label}",
-            marks=[pytest.mark.slow] if model in expected(use).slow else [],
+            setting,
+            id=f"{model}-{setting.label}",
+            marks=[pytest.mark.slow] if model in expected(setting).slow else [],
         )
-        for model, use in cases
+        for model, setting in cases
     ]
-    return pytest.mark.parametrize(("model", "use"), parameters)
+    return pytest.mark.parametrize(("model", "setting"), parameters)
 
 
 over_methods = pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)
 
 
 class Run(Protocol):
-    def __call__(self, model: str, use: MethodUse | None, to: MethodUse | None = None) -> Observation:
+    def __call__(self, model: str, setting: MethodSetting | None, to: MethodSetting | None = None) -> Observation:
         """Observe a setting, or plain training; ``to`` is a setting that it will be compared with."""
 
 
@@ -82,30 +82,30 @@ def run() -> Run:
 
     @functools.cache
     def cached(model: str, label: str, dropout: float, samples: int, layers: int) -> Observation:
-        uses = [use for use in SETTINGS if use.label == label]
+        settings = [setting for setting in SETTINGS if setting.label == label]
         with pytest.MonkeyPatch.context() as monkeypatch:
-            return observe(model, uses, monkeypatch, samples=samples, dropout=dropout, layers=layers)
+            return observe(model, settings, monkeypatch, samples=samples, dropout=dropout, layers=layers)
 
-    def observed(model: str, use: MethodUse | None, to: MethodUse | None = None) -> Observation:
-        alike = [one for one in (use, to) if one]
-        label = use.label if use else "plain"
+    def observed(model: str, setting: MethodSetting | None, to: MethodSetting | None = None) -> Observation:
+        alike = [one for one in (setting, to) if one]
+        label = setting.label if setting else "plain"
         return cached(model, label, dropout_for(alike), samples_for(alike), layers_for(alike))
 
     return observed
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("use", SETTINGS, ids=lambda use: use.label)
-def test_a_setting_is_judged_before_a_trial_as_the_worker_finds_it(model: str, use: MethodUse) -> None:
-    verdict = judge([use], facts=_facts(model), hardware=cpu())
-    reason = expected(use).refused.get(model)
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.label)
+def test_a_setting_is_judged_before_a_trial_as_the_worker_finds_it(model: str, setting: MethodSetting) -> None:
+    verdict = judge([setting], facts=_facts(model), hardware=cpu())
+    reason = expected(setting).refused.get(model)
     if reason is not None:
         assert not verdict.applicable
-        assert verdict.reason.startswith(f"{use.label}: ")
+        assert verdict.reason.startswith(f"{setting.label}: ")
         assert reason in verdict.reason
         with pytest.raises(MethodRefusedError, match=reason):
-            apply_uses(training_of(model), [use])
-    elif reason := expected(use).not_on_cpu or expected(use).known_by_facts.get(model):
+            apply_settings(training_of(model), [setting])
+    elif reason := expected(setting).not_on_cpu or expected(setting).known_by_facts.get(model):
         assert not verdict.applicable  # Pointless there, yet it can be applied to see that it is right.
         assert reason in verdict.reason
     else:
@@ -113,13 +113,13 @@ def test_a_setting_is_judged_before_a_trial_as_the_worker_finds_it(model: str, u
 
 
 @over(CASES)
-def test_a_method_trains_as_its_fidelity_promises(model: str, use: MethodUse, run: Run) -> None:
-    assert_trains_as_promised([use], run(model, None, use), run(model, use))
+def test_a_method_trains_as_its_fidelity_promises(model: str, setting: MethodSetting, run: Run) -> None:
+    assert_trains_as_promised([setting], run(model, None, setting), run(model, setting))
 
 
 @over(OTHER)
-def test_a_method_that_is_not_exact_is_not_plain_training(model: str, use: MethodUse, run: Run) -> None:
-    assert same(run(model, use).state, run(model, None, use).state) == (model in expected(use).same_bits)
+def test_a_method_that_is_not_exact_is_not_plain_training(model: str, setting: MethodSetting, run: Run) -> None:
+    assert same(run(model, setting).state, run(model, None, setting).state) == (model in expected(setting).same_bits)
 
 
 @pytest.mark.parametrize("tolerance", UPDATE_TOLERANCE.values())
@@ -133,21 +133,21 @@ def test_an_optimizer_that_never_steps_is_outside_every_tolerance(tolerance: flo
 
 
 @over(CASES)
-def test_a_method_that_finds_nothing_to_do_says_so_and_no_other(model: str, use: MethodUse, run: Run) -> None:
-    said = any("nothing" in note for note in run(model, use).notes)
-    assert said == (model in expected(use).no_effect)
+def test_a_method_that_finds_nothing_to_do_says_so_and_no_other(model: str, setting: MethodSetting, run: Run) -> None:
+    said = any("nothing" in note for note in run(model, setting).notes)
+    assert said == (model in expected(setting).no_effect)
 
 
 @over(EFFECTIVE)
-def test_a_method_lowers_the_memory_it_claims(model: str, use: MethodUse, run: Run) -> None:
-    saves = get_method(use.name).saves
-    plain, changed = run(model, None, use), run(model, use)
+def test_a_method_lowers_the_memory_it_claims(model: str, setting: MethodSetting, run: Run) -> None:
+    saves = get_method(setting.name).saves
+    plain, changed = run(model, None, setting), run(model, setting)
     if saves & {Saves.ACTIVATIONS, Saves.LOGITS}:
         assert changed.held_bytes < plain.held_bytes
     if Saves.GRADIENTS in saves:
         assert changed.gradient_bytes < 0.6 * plain.gradient_bytes
     if Saves.OPTIMIZER_STATE in saves:
-        assert changed.optimizer_bytes < expected(use).optimizer_share * plain.optimizer_bytes
+        assert changed.optimizer_bytes < expected(setting).optimizer_share * plain.optimizer_bytes
     if Saves.PARAMETERS in saves:
         assert changed.parameter_bytes < plain.parameter_bytes
     checked = {Saves.ACTIVATIONS, Saves.LOGITS, Saves.GRADIENTS, Saves.OPTIMIZER_STATE, Saves.PARAMETERS}
@@ -155,9 +155,9 @@ def test_a_method_lowers_the_memory_it_claims(model: str, use: MethodUse, run: R
 
 
 @over(CASES)
-def test_the_state_loads_into_a_plain_model(model: str, use: MethodUse, run: Run) -> None:
-    changed = run(model, use)
-    fresh = training_for(model, [use], layers=layers_for([use])).model
+def test_the_state_loads_into_a_plain_model(model: str, setting: MethodSetting, run: Run) -> None:
+    changed = run(model, setting)
+    fresh = training_for(model, [setting], layers=layers_for([setting])).model
     assert list(changed.state) == list(fresh.state_dict())
     fresh.load_state_dict(changed.state)
     kept = {name: tensor.to(fresh.state_dict()[name].dtype) for name, tensor in changed.state.items()}
@@ -165,11 +165,11 @@ def test_the_state_loads_into_a_plain_model(model: str, use: MethodUse, run: Run
 
 
 @over(CASES)
-def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(model: str, use: MethodUse) -> None:
+def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(model: str, setting: MethodSetting) -> None:
     import_bitsandbytes()
-    first, second = (training_for(model, [use], layers=layers_for([use])) for _ in range(2))
-    apply_uses(first, [use])
-    apply_uses(second, [use])
+    first, second = (training_for(model, [setting], layers=layers_for([setting])) for _ in range(2))
+    apply_settings(first, [setting])
+    apply_settings(second, [setting])
     torch.manual_seed(0)
     first.step(batch_for(model, 2, seed=0))
     second.load_state_dict(copy.deepcopy(first.state_dict()))
@@ -181,14 +181,20 @@ def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(model: str, use:
     assert same(first.state_dict()["model"], second.state_dict()["model"])
 
 
-@over([(model, use) for model, use in CASES if use == _able(model, use)[{"gpt2": 0, "convnet": -1}[model]]])
-def test_a_method_runs_under_fake_tensors(model: str, use: MethodUse) -> None:
+@over(
+    [
+        (model, setting)
+        for model, setting in CASES
+        if setting == _able(model, setting)[{"gpt2": 0, "convnet": -1}[model]]
+    ]
+)
+def test_a_method_runs_under_fake_tensors(model: str, setting: MethodSetting) -> None:
     """The predictor traces applied policies without a byte of memory."""
     import_bitsandbytes()
     _, make_batch = MODELS[model]
     with FakeTensorMode():
-        training = training_for(model, [use], layers=layers_for([use]))
-        apply_uses(training, [use])
+        training = training_for(model, [setting], layers=layers_for([setting]))
+        apply_settings(training, [setting])
         try:
             for _ in range(2 + training.settling_steps):
                 assert isinstance(training.step(make_batch()), FakeTensor)
@@ -200,18 +206,18 @@ def test_a_method_runs_under_fake_tensors(model: str, use: MethodUse) -> None:
 @pytest.mark.parametrize("method", RANDOM, ids=lambda method: method.name)
 def test_random_gradients_are_right_on_the_average(model: str, method: Method) -> None:
     """Their error shrinks with the root of the number of draws: what is left is noise, and no bias."""
-    use = next((use for use in settings_of(method) if (model, use) in CASES), None)
-    if use is None:
+    setting = next((setting for setting in settings_of(method) if (model, setting) in CASES), None)
+    if setting is None:
         pytest.skip("refused for this model")
     exact = _mean_gradient(model, [], draws=1)
-    few = relative_error(_mean_gradient(model, [use], draws=4), exact)
-    many = relative_error(_mean_gradient(model, [use], draws=64), exact)
+    few = relative_error(_mean_gradient(model, [setting], draws=4), exact)
+    many = relative_error(_mean_gradient(model, [setting], draws=64), exact)
     assert many < 0.5 * few
 
 
-def _mean_gradient(model: str, uses: list[MethodUse], draws: int) -> dict[str, torch.Tensor]:
+def _mean_gradient(model: str, settings: list[MethodSetting], draws: int) -> dict[str, torch.Tensor]:
     training = training_of(model, layers=2)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     batch = batch_for(model, 2, seed=0)
     total: dict[str, torch.Tensor] = {}
     for draw in range(draws):
@@ -255,8 +261,8 @@ def test_a_declared_conflict_names_what_exists(method: Method) -> None:
 
 @over_methods
 def test_a_method_can_be_judged_from_the_hardware_alone(method: Method) -> None:
-    for use in settings_of(method):
-        verdict = method.applicable(use.parameters, None, cpu())
+    for setting in settings_of(method):
+        verdict = method.applicable(setting.parameters, None, cpu())
         assert verdict.applicable or verdict.reason
 
 

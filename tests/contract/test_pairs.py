@@ -13,8 +13,8 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, conflict_between, settings_of
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, conflict_between, settings_of
+from advisor.methods.setting import MethodSetting, use
 from tests.contract.expected import unable
 from tests.contract.observe import Observation, dropout_for, layers_for, observe, samples_for
 from tests.contract.promises import assert_trains_as_promised
@@ -49,19 +49,19 @@ CONFLICTS = {
 """Pairs, by name or by label, that must be in conflict: what the methods declare must say at least this."""
 
 
-def _uses(model: str) -> tuple[MethodUse, ...]:
+def _settings(model: str) -> tuple[MethodSetting, ...]:
     """The settings that are paired on a model: the first of each method that has an effect there, and further ones."""
     chosen = []
     for method in CATALOGUE:
         if method.distributes or method.builds_on:
             continue
-        able = [use for use in settings_of(method) if not unable(model, use)]
-        chosen += [use for use in able if use == able[0] or use in FURTHER[model]]
+        able = [setting for setting in settings_of(method) if not unable(model, setting)]
+        chosen += [setting for setting in able if setting == able[0] or setting in FURTHER[model]]
     return tuple(chosen)
 
 
 PAIRS = {
-    model: [pair for pair in itertools.combinations(_uses(model), 2) if pair[0].name != pair[1].name]
+    model: [pair for pair in itertools.combinations(_settings(model), 2) if pair[0].name != pair[1].name]
     for model in MODELS
 }
 CASES = [(model, pair) for model in MODELS for pair in PAIRS[model] if conflict_between(pair) is None]
@@ -85,7 +85,7 @@ def _plain(model: str, dropout: float, samples: int, layers: int) -> Observation
     ("model", "pair"), CASES, ids=[f"{model}-{pair[0].label}+{pair[1].label}" for model, pair in CASES]
 )
 def test_two_methods_train_together_as_both_promise(
-    model: str, pair: tuple[MethodUse, MethodUse], monkeypatch: pytest.MonkeyPatch
+    model: str, pair: tuple[MethodSetting, MethodSetting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_bitsandbytes()
     samples, layers = samples_for(pair), layers_for(pair)
@@ -96,7 +96,7 @@ def test_two_methods_train_together_as_both_promise(
 @pytest.mark.parametrize("method", ["few_bit_activation", "randomized_linear"])
 def test_what_counts_or_draws_in_every_call_is_not_compiled_anew_in_every_step(method: str) -> None:
     training = training_of("gpt2", dropout=0.0)
-    apply_uses(training, [settings_of(get_method(method))[0], use("compile", scope="blocks")])
+    apply_settings(training, [settings_of(get_method(method))[0], use("compile", scope="blocks")])
     batch = MODELS["gpt2"][1](2)
     for _ in range(2):
         training.step(batch)
@@ -106,12 +106,12 @@ def test_what_counts_or_draws_in_every_call_is_not_compiled_anew_in_every_step(m
 
 
 @pytest.mark.parametrize("pair", IN_CONFLICT, ids=lambda pair: f"{pair[0].label}+{pair[1].label}")
-def test_methods_in_conflict_are_refused_in_either_order(pair: tuple[MethodUse, MethodUse]) -> None:
+def test_methods_in_conflict_are_refused_in_either_order(pair: tuple[MethodSetting, MethodSetting]) -> None:
     import_bitsandbytes()
     training = training_of("convnet")
     for order in (pair, pair[::-1]):
         with pytest.raises(MethodRefusedError, match="cannot be combined"):
-            apply_uses(training, order)
+            apply_settings(training, order)
 
 
 @pytest.mark.parametrize("conflict", sorted(CONFLICTS), ids="+".join)
@@ -120,7 +120,7 @@ def test_what_cannot_work_together_is_declared(conflict: tuple[str, str]) -> Non
     assert found
 
 
-def _matched(conflict: tuple[str, str], pair: tuple[MethodUse, MethodUse]) -> list[tuple[str, MethodUse]]:
+def _matched(conflict: tuple[str, str], pair: tuple[MethodSetting, MethodSetting]) -> list[tuple[str, MethodSetting]]:
     """The pair in the order in which the conflict names it."""
     first, second = pair
     swapped = conflict[0] in (second.name, second.label)
@@ -140,7 +140,7 @@ def test_checkpointing_leaves_only_block_inputs_for_swap_to_move(monkeypatch: py
 def test_many_methods_train_together() -> None:
     import_bitsandbytes()
     training = training_of("gpt2")
-    uses = [
+    settings = [
         use("precision", dtype="bf16"),
         use("checkpoint", every=1),
         use("swap", min_bytes=2**20),
@@ -148,7 +148,7 @@ def test_many_methods_train_together() -> None:
         use("optimizer_in_backward"),
         use("chunked_cross_entropy", chunks=8),
     ]
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     _, make_batch = MODELS["gpt2"]
     torch.manual_seed(0)
     losses = [float(training.step(make_batch())) for _ in range(5)]

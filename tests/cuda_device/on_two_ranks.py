@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.processes.world import current_world
 from tests.distributed.models import DDP, FEWER_STEPS, STATIC, ZERO_1, ZERO_2, ZERO_3, Case, padded_text, started
 from tests.distributed.ranks import share
@@ -108,7 +108,7 @@ def trainings() -> dict[str, Any]:
         alone = name.startswith("one device")
         if alone and dist.get_rank():
             continue
-        training = started(case.uses, None if alone else world, case, device=f"cuda:{dist.get_rank()}")
+        training = started(case.settings, None if alone else world, case, device=f"cuda:{dist.get_rank()}")
         batches = [padded_text(step) if alone else share(padded_text(step)) for step in range(FEWER_STEPS)]
         losses = [float(training.step(batch)) for batch in batches]
         model = {key: value.cpu() for key, value in training.state_dict()["model"].items()}

@@ -14,7 +14,7 @@ from tests.cuda_device.machine import Machine
 def test_what_runs_are_kernels_that_were_compiled_here(python: Python, tmp_path: Path) -> None:
     script = """
 import advisor
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from tests.session.workloads import tiny
 for setting in (use("compile", scope="blocks"), use("compile_budget", budget=0.5)):

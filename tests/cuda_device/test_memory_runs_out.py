@@ -56,7 +56,7 @@ def test_a_model_that_only_fits_with_methods_gets_them(tmp_path: Path) -> None:
     result, document = tuned(Machine(gpus=(SMALL,), time=0.05), model, *methods)
     assert result.returncode == 0, result.stderr
     recommendation = document["recommendation"]
-    assert [use["name"] for use in recommendation["winner"]["policy"]["methods"]] == ["checkpoint"]
+    assert [setting["name"] for setting in recommendation["winner"]["policy"]["methods"]] == ["checkpoint"]
     assert recommendation["winner"]["not_compared"] == "plain training does not fit"
     assert recommendation["confirmation"]["outcome"] == "ok"
     assert {each["outcome"] for each in recommendation["not_measured"]} == {"out of memory"}

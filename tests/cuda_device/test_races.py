@@ -12,7 +12,7 @@ WATCHED = {"TORCH_CUDA_SANITIZER": "1"}
 
 TRAINING = """
 import advisor
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from tests.session.workloads import tiny
 SAMPLES = 256  # whose activations have some MiB

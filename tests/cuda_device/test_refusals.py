@@ -20,7 +20,7 @@ import json, warnings
 warnings.simplefilter("ignore")
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.compose import apply_uses, judge, settings_of
+from advisor.methods.compose import apply_settings, judge, settings_of
 from advisor.hardware.detect import detect_hardware
 from tests.methods.tiny import text, training_of
 hardware = detect_hardware("cuda")
@@ -33,7 +33,7 @@ for method in CATALOGUE:
         applied = ""
         try:
             training = training_of("gpt2", device="cuda", layers=1)
-            apply_uses(training, [setting])
+            apply_settings(training, [setting])
             training.step(text(2))  # whether a kernel suits shows in the first step
         except MethodRefusedError as error:
             applied = str(error)

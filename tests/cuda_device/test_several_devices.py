@@ -25,7 +25,7 @@ def test_a_training_on_the_second_gpu_launches_nothing_on_the_first(
     key, _, value = parameter.partition("=")
     script = f"""
 import advisor, torch
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from tests.session.workloads import tiny
 training = advisor.apply_policy(

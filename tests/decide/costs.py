@@ -10,7 +10,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.goal import Fidelity, Goal, GoalKind, Preference, Price
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 
 from .examples import GIB, LIMIT, measured
 
@@ -41,7 +41,7 @@ def cheapest(
 
 def timed(
     seconds: float,
-    *uses: MethodUse,
+    *settings: MethodSetting,
     gpu_count: int = 1,
     accumulation_steps: int = 1,
     role: Role = Role.SEARCHED,
@@ -56,7 +56,7 @@ def timed(
     micro_batch = GLOBAL_BATCH // gpu_count // accumulation_steps
     one = measured(
         micro_batch * accumulation_steps / seconds,
-        *uses,
+        *settings,
         micro_batch=micro_batch,
         accumulation_steps=accumulation_steps,
         role=role,

@@ -7,7 +7,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.measure.measurement import Measurement, MemoryBreakdown, MemoryMeasurement, StopReason
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 
@@ -67,9 +67,9 @@ def measurement(
     )
 
 
-def policy(*uses: MethodUse, micro_batch: int = 8, accumulation_steps: int = 1) -> Policy:
+def policy(*settings: MethodSetting, micro_batch: int = 8, accumulation_steps: int = 1) -> Policy:
     return Policy(
-        methods=tuple(sorted(uses, key=lambda one: one.name)),
+        methods=tuple(sorted(settings, key=lambda one: one.name)),
         micro_batch=micro_batch,
         accumulation_steps=accumulation_steps,
     )
@@ -77,7 +77,7 @@ def policy(*uses: MethodUse, micro_batch: int = 8, accumulation_steps: int = 1) 
 
 def measured(
     rate: float,
-    *uses: MethodUse,
+    *settings: MethodSetting,
     micro_batch: int = 8,
     accumulation_steps: int = 1,
     role: Role = Role.SEARCHED,
@@ -88,7 +88,7 @@ def measured(
     stop_reason: StopReason = StopReason.STEADY,
 ) -> Candidate:
     return Candidate(
-        policy=policy(*uses, micro_batch=micro_batch, accumulation_steps=accumulation_steps),
+        policy=policy(*settings, micro_batch=micro_batch, accumulation_steps=accumulation_steps),
         role=role,
         outcome=Outcome.OK,
         measurement=measurement(
@@ -115,14 +115,14 @@ def baseline(rate: float, *, micro_batch: int = 8, spread: float = 0.01) -> Cand
 
 def lost(
     outcome: Outcome,
-    *uses: MethodUse,
+    *settings: MethodSetting,
     reason: str = "",
     predicted: int | None = None,
     micro_batch: int = 1,
     role: Role = Role.SEARCHED,
 ) -> Candidate:
     return Candidate(
-        policy=policy(*uses, micro_batch=micro_batch),
+        policy=policy(*settings, micro_batch=micro_batch),
         role=role,
         outcome=outcome,
         reason=reason,

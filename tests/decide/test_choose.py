@@ -12,7 +12,7 @@ from advisor.errors import NothingFitsError, NothingMeasuredError
 from advisor.goal import Fidelity, Goal
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.trial.outcome import Outcome
 
 from .examples import GIB, LIMIT, baseline, goal, lost, measured, on

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.decide.candidate import Recommendation, Role
 from advisor.goal import Fidelity, Preference
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.trial.outcome import Outcome
 
 from .costs import cheapest, decide, timed

@@ -9,7 +9,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import best_so_far, pace, why_not_eligible
 from advisor.goal import Fidelity
 from advisor.measure.in_turn import Speedup
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from tests.decide.examples import baseline, goal, measured
 
 BF16 = use("precision", dtype="bf16")

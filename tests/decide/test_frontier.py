@@ -13,7 +13,7 @@ from advisor.decide.eligible import best_so_far, pace
 from advisor.errors import NothingMeasuredError
 from advisor.goal import Fidelity, Preference
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.trial.outcome import Outcome
 
 from .costs import cheapest, decide, timed

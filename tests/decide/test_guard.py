@@ -23,7 +23,7 @@ from advisor.measure.fidelity import (
     noise_floor,
 )
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from tests.decide.examples import baseline, goal, measured
 
 BF16, CHECKPOINT = use("precision", dtype="bf16"), use("checkpoint", every=1)

@@ -8,7 +8,7 @@ from advisor.decide.choose import choose
 from advisor.decide.floor import floor_rate, largest_so_far
 from advisor.errors import FloorNotMetError, NothingFitsError, NothingMeasuredError
 from advisor.goal import Fidelity, Floor, Goal, GoalKind
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.trial.outcome import Outcome
 
 from .examples import GIB, LIMIT, baseline, goal, lost, measured, on

@@ -11,7 +11,7 @@ from advisor.goal import Fidelity
 from advisor.measure.fidelity import NoiseFloor
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, measured, policy
 from tests.decide.test_guard import found
@@ -31,11 +31,11 @@ def comparison(expected: float, *, error: float = 0.01, at_batch: int = 8) -> Co
 
 
 def compared(
-    expected: float, *uses: MethodUse, micro_batch: int = 8, error: float = 0.01, drift: float | None = 0.0
+    expected: float, *settings: MethodSetting, micro_batch: int = 8, error: float = 0.01, drift: float | None = 0.0
 ) -> Candidate:
     """Short steps only."""
     return Candidate(
-        policy=policy(*uses, micro_batch=micro_batch),
+        policy=policy(*settings, micro_batch=micro_batch),
         role=Role.SEARCHED,
         outcome=Outcome.COMPARED,
         fidelity=Fidelity.EXACT,
@@ -44,9 +44,9 @@ def compared(
     )
 
 
-def timed(rate: float, expected: float, *uses: MethodUse, micro_batch: int = 8, at_batch: int = 8) -> Candidate:
+def timed(rate: float, expected: float, *settings: MethodSetting, micro_batch: int = 8, at_batch: int = 8) -> Candidate:
     """Compared before, and timed since."""
-    candidate = measured(rate, *uses, micro_batch=micro_batch)
+    candidate = measured(rate, *settings, micro_batch=micro_batch)
     return msgspec.structs.replace(candidate, comparison=comparison(expected, at_batch=at_batch))
 
 

@@ -9,7 +9,7 @@ import pytest
 from advisor.decide.candidate import Candidate, Role
 from advisor.errors import PreferenceNotMetError, TrialError
 from advisor.goal import Preference
-from advisor.methods.use import use
+from advisor.methods.setting import use
 
 from .costs import cheapest, decide, timed
 

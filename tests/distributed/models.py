@@ -12,8 +12,8 @@ from torch import nn
 from advisor.goal import Fidelity
 from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, conflict_between, fidelity_of, settings_of
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, conflict_between, fidelity_of, settings_of
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.processes.world import World
 from advisor.training.training import Training
 from tests.contract.expected import expected
@@ -92,14 +92,14 @@ class Case:
     """A training whose parameters after some steps are compared with those of a single process.
 
     Attributes:
-        uses: Its methods; the single process uses those that do not need several.
+        settings: Its methods; the single process uses those that do not need several.
         micro_batch: Of every process, the single one included.
         clip: Largest norm of the gradients.
         tolerance: Largest error of how far the parameters moved, relative to that.
         build_optimizer: Builds the optimizer.
     """
 
-    uses: tuple[MethodUse, ...]
+    settings: tuple[MethodSetting, ...]
     micro_batch: int | None = None
     clip: float | None = None
     tolerance: float = 1e-4
@@ -108,14 +108,14 @@ class Case:
     @property
     def name(self) -> str:
         clipped = "" if self.clip is None else ", clipped"
-        return f"{' + '.join(each.label for each in self.uses)}, micro_batch={self.micro_batch}{clipped}"
+        return f"{' + '.join(each.label for each in self.settings)}, micro_batch={self.micro_batch}{clipped}"
 
     @property
-    def single(self) -> tuple[MethodUse, ...]:
-        return tuple(each for each in self.uses if not _for_several(each))
+    def single(self) -> tuple[MethodSetting, ...]:
+        return tuple(each for each in self.settings if not _for_several(each))
 
 
-def _for_several(each: MethodUse) -> bool:
+def _for_several(each: MethodSetting) -> bool:
     method = get_method(each.name)
     return method.distributes or bool(method.builds_on)
 
@@ -221,7 +221,7 @@ def _once() -> dict[str, Case]:
     """Of cases that differ only in the order of their methods, which does not matter, the one with less tolerance."""
     cases: dict[tuple[object, ...], Case] = {}
     for case in (*_over_the_catalogue(), *_cases()):
-        key = (frozenset(each.label for each in case.uses), case.micro_batch, case.clip, case.build_optimizer)
+        key = (frozenset(each.label for each in case.settings), case.micro_batch, case.clip, case.build_optimizer)
         if key not in cases or case.tolerance < cases[key].tolerance:
             cases[key] = case
     return {case.name: case for case in cases.values()}
@@ -240,7 +240,7 @@ def trained(
     steps: int = STEPS,
 ) -> tuple[dict[str, Any], list[float]]:
     """State and losses of a case after some steps, in one process or as a rank of several."""
-    training = started(case.uses if world else case.single, world, case, build=build)
+    training = started(case.settings if world else case.single, world, case, build=build)
     losses = [float(training.step(share(data(step)))) for step in range(steps)]
     state = training.state_dict()
     training.close()
@@ -248,7 +248,7 @@ def trained(
 
 
 def started(
-    uses: Sequence[MethodUse],
+    settings: Sequence[MethodSetting],
     world: World | None,
     case: Case | None = None,
     *,
@@ -265,7 +265,7 @@ def started(
     if case is not None:
         known = {"build_optimizer": case.build_optimizer, "micro_batch": case.micro_batch, "max_grad_norm": case.clip}
     training = Training(model, world=world, **(known | options))
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     return training
 
 

@@ -18,7 +18,7 @@ from advisor.measure.measurement import StopReason
 from advisor.measure.memory.meters import memory_meter
 from advisor.measure.memory.storages import HostData
 from advisor.methods.recompute.optimal_plan import Unit
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 from advisor.training.processes.world import World, current_world
@@ -117,7 +117,7 @@ def _agreed() -> list[Any]:
     ]
 
 
-def _states(setting: MethodUse) -> dict[str, Any]:
+def _states(setting: MethodSetting) -> dict[str, Any]:
     """A state after two steps and the parameters after three; and the third step from a single process's state."""
     world = current_world()
     training = started((setting,), world, build_optimizer=two_groups)
@@ -136,7 +136,7 @@ def _states(setting: MethodUse) -> dict[str, Any]:
     return {"state": state, "final": final, "resumed": resumed.state_dict()}
 
 
-def _loops(setting: MethodUse) -> dict[str, Any]:
+def _loops(setting: MethodSetting) -> dict[str, Any]:
     """A loop of one's own over micro-batches, averaging in every pass or in the last one only."""
     found = {}
     for name in ("every pass", "last pass"):
@@ -152,7 +152,7 @@ def _loops(setting: MethodUse) -> dict[str, Any]:
     return found
 
 
-def _evaluated(setting: MethodUse) -> dict[str, Any]:
+def _evaluated(setting: MethodSetting) -> dict[str, Any]:
     training = started((setting,), current_world())
     batch = text(2, 32)
     before = float(training.evaluate(lambda model: model(**batch).loss))
@@ -162,7 +162,7 @@ def _evaluated(setting: MethodUse) -> dict[str, Any]:
     return {"before": before, "after": after, "model": training.state_dict()["model"]}
 
 
-def _bytes(setting: MethodUse) -> dict[str, int]:
+def _bytes(setting: MethodSetting) -> dict[str, int]:
     training = started((setting,), current_world(), build_optimizer=adamw)
     training.step(share(padded_text(0)))
     states = training.optimizer.state.values()
@@ -170,7 +170,7 @@ def _bytes(setting: MethodUse) -> dict[str, int]:
     return {"optimizer": _size(moments), "parameters": _size(list(training.model.parameters()))}
 
 
-def _measured(setting: MethodUse) -> Any:
+def _measured(setting: MethodSetting) -> Any:
     """A step as a trial measures it, once the training has settled; the other ranks take it without instruments."""
     training = started((setting,), current_world(), build_optimizer=adamw)
     batch = share(text(8, 32))
@@ -190,12 +190,12 @@ def _size(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in own)
 
 
-def _with(setting: MethodUse, build: Callable[[], nn.Module], micro_batch: int | None = None) -> Any:
+def _with(setting: MethodSetting, build: Callable[[], nn.Module], micro_batch: int | None = None) -> Any:
     case = Case((setting,), micro_batch=micro_batch)
     return trained(case, current_world(), share, build=build, data=vectors)
 
 
-def _changing(setting: MethodUse) -> str:
+def _changing(setting: MethodSetting) -> str:
     """A branch that takes part in the first step only."""
     part = [True]
     training = started((setting,), current_world(), build=lambda: _WithoutNever(lambda: part[0]))
@@ -210,13 +210,13 @@ class _WithoutNever(Branching):
         del self.never
 
 
-def _batchnorm(setting: MethodUse) -> Any:
+def _batchnorm(setting: MethodSetting) -> Any:
     training = started((use("checkpoint", every=1), setting), current_world(), build=lambda: convnet(0.0))
     training.step(share(images(8)))
     return training.state_dict()["model"]
 
 
-def _overflow(setting: MethodUse) -> dict[str, Any]:
+def _overflow(setting: MethodSetting) -> dict[str, Any]:
     """An infinity in a gradient of the last rank alone, after averaging where that is possible."""
     world = current_world()
     training = started((setting, use("precision", dtype="fp16")), world)
@@ -242,7 +242,7 @@ def _rounded() -> list[torch.Tensor]:
     return [parameter.detach() for parameter in training.model.parameters()]
 
 
-def _float8(setting: MethodUse) -> Any:
+def _float8(setting: MethodSetting) -> Any:
     case = Case((use("float8", scale="rowwise"), setting))
     return trained(case, current_world(), share, build=Perceptron, data=lambda seed: perceptron.vectors(64, seed))
 
@@ -259,7 +259,7 @@ def without_targets(seed: int, samples: list[int]) -> dict[str, torch.Tensor]:
     return batch
 
 
-def _no_target(setting: MethodUse, samples: list[int]) -> Any:
+def _no_target(setting: MethodSetting, samples: list[int]) -> Any:
     case = Case((setting,), micro_batch=1)
     return trained(case, current_world(), share, data=lambda seed: without_targets(seed, samples))
 
@@ -294,7 +294,7 @@ def _sent(hook: str) -> dict[str, Any]:
 
 
 def _applied() -> dict[str, Any]:
-    def apply(count: int, *methods: MethodUse) -> Training:
+    def apply(count: int, *methods: MethodSetting) -> Training:
         policy = Policy(methods=methods, micro_batch=2, accumulation_steps=2, gpu_count=count)
         return apply_policy(policy, transformer(), device="cpu")
 

@@ -54,8 +54,8 @@ def _plain(build: Callable[[], nn.Module], data: Callable[[int], Any]) -> tuple[
 
 
 def _key(case: Case) -> str:
-    uses = ", ".join(use.label for use in case.single)
-    return f"{uses}; {case.micro_batch}; {case.clip}; {case.build_optimizer.__name__}"
+    settings = ", ".join(setting.label for setting in case.single)
+    return f"{settings}; {case.micro_batch}; {case.clip}; {case.build_optimizer.__name__}"
 
 
 @pytest.mark.parametrize("name", CASES)

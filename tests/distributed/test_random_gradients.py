@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.processes.world import current_world
 from tests.distributed.models import DDP, ZERO_1, ZERO_3, Case, padded_text, started, trained
 from tests.distributed.ranks import Launcher, share
@@ -27,7 +27,7 @@ def on_each_rank() -> dict[str, Any]:
     return {name: {"mean": _mean(way), "gone on": _gone_on(way)} for name, way in WAYS.items()}
 
 
-def _mean(way: MethodUse) -> dict[str, torch.Tensor]:
+def _mean(way: MethodSetting) -> dict[str, torch.Tensor]:
     """How far the parameters move in many small steps, in which they hardly change: the mean of the gradients."""
     training = started((HALF, way), current_world(), build=two_blocks, build_optimizer=small_steps)
     for _ in range(DRAWS):
@@ -35,7 +35,7 @@ def _mean(way: MethodUse) -> dict[str, torch.Tensor]:
     return training.state_dict()["model"]
 
 
-def _gone_on(way: MethodUse) -> dict[str, Any]:
+def _gone_on(way: MethodSetting) -> dict[str, Any]:
     world = current_world()
     whole, _ = trained(Case((HALF, use("checkpoint", every=1), way)), world, share)
     first, second = (started((HALF, use("checkpoint", every=1), way), world) for _ in range(2))

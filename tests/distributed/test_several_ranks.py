@@ -16,7 +16,7 @@ from torch import nn
 import advisor
 from advisor.measure.measurement import StopReason
 from advisor.methods.recompute.optimal_plan import Unit
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from tests.distributed import on_ranks
 from tests.distributed.models import (
     Branching,

@@ -15,7 +15,7 @@ from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Candidate
 from advisor.errors import OutputFolderError
 from advisor.goal import GoalKind
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.session.ledger import Ledger, read_candidates
 from advisor.session.prediction_cache import KeptPrediction, PredictionCache

@@ -16,8 +16,8 @@ from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement
 from advisor.measure.memory.cuda import CudaMemory
 from advisor.methods.base import Method, Saves
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.compose import apply_uses, judge, settings_of
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, judge, settings_of
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
@@ -53,7 +53,7 @@ over = {
 }
 
 
-def told_on(method: Method) -> tuple[str, MethodUse]:
+def told_on(method: Method) -> tuple[str, MethodSetting]:
     """The first model and setting with which a method has something to do."""
     cases = [
         (model, setting)
@@ -65,11 +65,11 @@ def told_on(method: Method) -> tuple[str, MethodUse]:
     return next((case for case in cases if case[0] not in expected(case[1]).no_effect), cases[0])
 
 
-def measured(model: str, uses: list[MethodUse], cuda: torch.device) -> MemoryMeasurement:
+def measured(model: str, settings: list[MethodSetting], cuda: torch.device) -> MemoryMeasurement:
     """The memory of the step after those in which a method settles."""
     gc.collect()
     training = training_of(model, device=cuda)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     batch = (images if model == "convnet" else text)(SAMPLES)
     try:
         with CudaMemory(cuda, 8 * GIB) as meter:
@@ -123,7 +123,7 @@ def test_what_cannot_be_applied_is_refused_with_its_rule_before_anything_is_run(
     assert verdict.reason
     if method in ON_ONE_GPU or method.name in OF_THE_HOST:
         with pytest.raises(MethodRefusedError) as refused:
-            apply_uses(training_of("gpt2", device=cuda), [setting])
+            apply_settings(training_of("gpt2", device=cuda), [setting])
         assert str(refused.value)
 
 
@@ -137,8 +137,8 @@ def runner(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @over["together"]
 def test_a_method_for_several_devices_trains_on_two(method: Method, runner: Runner, tmp_path: Path) -> None:
     setting, *_ = settings_of(method)
-    uses = (DDP, setting) if method.builds_on else (setting,)
-    memory = held_by_each(uses, runner, tmp_path)
+    settings = (DDP, setting) if method.builds_on else (setting,)
+    memory = held_by_each(settings, runner, tmp_path)
     alike = held_by_each((DDP,), runner, tmp_path)
     if Saves.OPTIMIZER_STATE in method.saves:
         assert memory.optimizer_state < 0.75 * alike.optimizer_state
@@ -146,9 +146,9 @@ def test_a_method_for_several_devices_trains_on_two(method: Method, runner: Runn
         assert memory.parameters < 0.75 * alike.parameters
 
 
-def held_by_each(uses: tuple[MethodUse, ...], runner: Runner, folder: Path) -> MemoryBreakdown:
+def held_by_each(settings: tuple[MethodSetting, ...], runner: Runner, folder: Path) -> MemoryBreakdown:
     """What one of two ranks holds."""
-    policy = Policy(methods=uses, micro_batch=4, gpu_count=2)
+    policy = Policy(methods=settings, micro_batch=4, gpu_count=2)
     result = runner.run(Unruly(folder).trial(SizeTrial, policy=policy, largest_batch=4))
     assert result.outcome is Outcome.OK, (result, runner.tail_of_log(result.key))
     assert result.sizing is not None

@@ -11,7 +11,7 @@ import torch
 from advisor.decide.guard import observed_class, why_worse
 from advisor.goal import Fidelity
 from advisor.methods.compose import fidelity_of
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import TrialSpec
 from tests.trial.test_fidelity import Runs, workload
@@ -41,7 +41,7 @@ def runs(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.mark.usefixtures("values")
 @pytest.mark.parametrize("setting", DECLARED, ids=lambda setting: setting.label)
-def test_a_method_is_seen_as_it_declares_itself(runs: Runs, setting: MethodUse) -> None:
+def test_a_method_is_seen_as_it_declares_itself(runs: Runs, setting: MethodSetting) -> None:
     text = workload("gpt2", dropout="dropout=0.0")  # kernels of attention for 16 bits draw other masks
     result = runs.result(text, setting, reference_gradient=runs.gradient(text))
     assert result.outcome is Outcome.OK, result

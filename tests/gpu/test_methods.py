@@ -17,8 +17,8 @@ from advisor.methods.activations import _group_code as group_code
 from advisor.methods.activations._group_coder import GroupCoder
 from advisor.methods.activations._private_random import Draws
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, settings_of
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, settings_of
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.contract.expected import expected
 from tests.contract.observe import Observation, dropout_for, observe, relative_error, same, samples_for
@@ -70,7 +70,7 @@ def libraries() -> None:
         import_torchao()
 
 
-def skip_unless_supported(setting: MethodUse, cuda: torch.device) -> None:
+def skip_unless_supported(setting: MethodSetting, cuda: torch.device) -> None:
     if setting.parameters.get("dtype") in ("bf16", "tf32") and torch.cuda.get_device_capability(cuda) < (8, 0):
         pytest.skip("bf16 and tf32 need compute capability 8.0")
 
@@ -88,7 +88,7 @@ def test_plain_training_repeats_to_the_bit_or_exactness_could_not_be_seen(
 @pytest.mark.usefixtures("repeatable")
 @pytest.mark.parametrize(("model", "setting"), CASES, ids=[f"{model}-{setting.label}" for model, setting in CASES])
 def test_a_method_keeps_its_promise_of_fidelity(
-    model: str, setting: MethodUse, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
+    model: str, setting: MethodSetting, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_unless_supported(setting, cuda)
     if setting.name in COMPILED:
@@ -161,10 +161,12 @@ class DropoutModel(torch.nn.Module):
         return hidden.float().square().mean()
 
 
-def dropout_gradients(uses: Sequence[MethodUse], cuda: torch.device) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def dropout_gradients(
+    settings: Sequence[MethodSetting], cuda: torch.device
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Gradients of one step, and the state that it left in the generator."""
     training = Training(DropoutModel(), device=cuda)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     batch = torch.randn(4, 64, 64, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     training.backward(training.forward(batch))
@@ -178,7 +180,7 @@ def dropout_gradients(uses: Sequence[MethodUse], cuda: torch.device) -> tuple[di
 
 @pytest.mark.usefixtures("values")
 @pytest.mark.parametrize(
-    ("backend", "uses"),
+    ("backend", "settings"),
     [
         (SDPBackend.MATH, []),
         (SDPBackend.EFFICIENT_ATTENTION, []),
@@ -196,28 +198,30 @@ def dropout_gradients(uses: Sequence[MethodUse], cuda: torch.device) -> tuple[di
     ids=lambda setting: setting.label,
 )
 def test_recomputation_draws_the_dropout_masks_of_the_forward_pass(
-    setting: MethodUse, backend: SDPBackend, uses: list[MethodUse], cuda: torch.device
+    setting: MethodSetting, backend: SDPBackend, settings: list[MethodSetting], cuda: torch.device
 ) -> None:
     """Traps: tensors given by keyword, whose device's generator torch's checkpointing does not keep; and fused
     attention with dropout, which does not advance the generator if its output is kept.
 
     Fused kernels sum gradients in any order, so within rounding; other masks would be off by tens of percent.
     """
-    for each in uses:
+    for each in settings:
         skip_unless_supported(each, cuda)
     with sdpa_kernel(backend):  # Raises where the kernel does not exist, so that no other one is tested in its place.
-        plain, after = dropout_gradients(uses, cuda)
-        changed, after_changed = dropout_gradients([*uses, setting], cuda)
+        plain, after = dropout_gradients(settings, cuda)
+        changed, after_changed = dropout_gradients([*settings, setting], cuda)
     assert relative_error(changed, plain) < 0.02
     assert torch.equal(after_changed, after), "the recomputation moved the generator"
 
 
-def trained(uses: Sequence[MethodUse], cuda: torch.device, model: str = "gpt2", steps: int = 3) -> tuple[Training, int]:
+def trained(
+    settings: Sequence[MethodSetting], cuda: torch.device, model: str = "gpt2", steps: int = 3
+) -> tuple[Training, int]:
     """A training after some steps, and the allocator's peak in the last of them above what is always there."""
     gc.collect()
     torch.cuda.empty_cache()
     training = training_of(model, device=cuda)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     _, make_batch = MODELS[model]
     peak = 0
     for step in range(steps):
@@ -244,7 +248,7 @@ def trained(uses: Sequence[MethodUse], cuda: torch.device, model: str = "gpt2", 
     ],
     ids=lambda setting: setting.label,
 )
-def test_the_allocators_peak_is_lower(setting: MethodUse, cuda: torch.device) -> None:
+def test_the_allocators_peak_is_lower(setting: MethodSetting, cuda: torch.device) -> None:
     skip_unless_supported(setting, cuda)
     training, plain = trained([], cuda)
     training.close()
@@ -258,8 +262,8 @@ def test_swap_moves_what_checkpointing_keeps(cuda: torch.device) -> None:
     """Not below swap alone: what a block's recomputation makes is used before it could be moved."""
     checkpoint, swap = use("checkpoint", every=1), use("swap", min_bytes=2**20)
     peaks = []
-    for uses in ((checkpoint,), (checkpoint, swap)):
-        training, peak = trained(uses, cuda)
+    for settings in ((checkpoint,), (checkpoint, swap)):
+        training, peak = trained(settings, cuda)
         training.close()
         del training
         peaks.append(peak)
@@ -271,12 +275,12 @@ def test_swap_moves_what_checkpointing_keeps(cuda: torch.device) -> None:
     [use("swap", min_bytes=2**20), use("overlapped_swap", min_bytes=2**20, ahead=0.1)],
     ids=lambda setting: setting.name,
 )
-def test_swapped_activations_survive_that_their_memory_is_used_again(swap: MethodUse, cuda: torch.device) -> None:
+def test_swapped_activations_survive_that_their_memory_is_used_again(swap: MethodSetting, cuda: torch.device) -> None:
     """Trap: the copy to the host is asynchronous, and the device memory is given to the next kernel at once."""
     training = training_of("convnet", device=cuda)
     plain = training_of("convnet", device=cuda)
-    apply_uses(training, [swap])
-    apply_uses(plain, [])
+    apply_settings(training, [swap])
+    apply_settings(plain, [])
     for step in range(10):
         losses = []
         for one in (training, plain):
@@ -318,7 +322,7 @@ def test_tf32_is_really_used_and_the_process_is_as_before_when_the_training_clos
     left, right = (torch.randn(512, 512, device=cuda, generator=generator) for _ in range(2))
     before, exact = fp32_settings(), left @ right
     training = training_of("gpt2", device=cuda)
-    apply_uses(training, [setting])
+    apply_settings(training, [setting])
     assert set(fp32_settings()) == {"tf32"}
     rounded = left @ right
     training.close()
@@ -335,7 +339,7 @@ def test_the_arithmetic_is_in_16_bits_and_parameters_stay_in_32(
     setting = use("precision", dtype=dtype)
     skip_unless_supported(setting, cuda)
     training = training_of("convnet", device=cuda)
-    apply_uses(training, [setting])
+    apply_settings(training, [setting])
     seen: list[torch.dtype] = []
     training.model.get_submodule("blocks.0.conv").register_forward_hook(
         lambda _module, _inputs, out: seen.append(out.dtype)
@@ -348,7 +352,7 @@ def test_the_arithmetic_is_in_16_bits_and_parameters_stay_in_32(
 @pytest.mark.usefixtures("values")
 def test_the_gradient_scaler_finds_its_scale_and_the_loss_falls(cuda: torch.device) -> None:
     training = training_of("gpt2", device=cuda)
-    apply_uses(training, [use("precision", dtype="fp16")])
+    apply_settings(training, [use("precision", dtype="fp16")])
     scaler = training.gradient_scaler
     assert scaler is not None
     assert scaler.is_enabled()
@@ -361,9 +365,9 @@ def test_the_gradient_scaler_finds_its_scale_and_the_loss_falls(cuda: torch.devi
 
 def test_clipping_under_the_scaler_is_in_true_units(cuda: torch.device) -> None:
     norms = []
-    for uses in ([], [use("precision", dtype="fp16")]):
+    for settings in ([], [use("precision", dtype="fp16")]):
         training = training_of("gpt2", device=cuda)
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         torch.manual_seed(0)
         training.backward(training.forward(text(16)))
         norms.append(float(training.clip_grad_norm(1e9)))
@@ -401,9 +405,9 @@ def test_nothing_of_an_optimizer_on_the_host_is_on_the_device(cuda: torch.device
 def test_gradients_reach_the_host_although_their_memory_is_used_again(cuda: torch.device) -> None:
     """Trap: a copy on a side stream reads memory that the backward pass has already given to the next gradient."""
     states = []
-    for uses in ([], [use("host_optimizer")]):
+    for settings in ([], [use("host_optimizer")]):
         training = training_of("gpt2", device=cuda, micro_batch=SAMPLES // 4, build_optimizer=sgd)
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         for step in range(3):
             torch.manual_seed(step)
             training.step(text(SAMPLES, seed=step))

@@ -18,8 +18,8 @@ from advisor.hardware.detect import choose_device, detect_hardware
 from advisor.hardware.gpus import list_gpus
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.memory.cuda import CudaMemory, nvml_device
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
@@ -44,7 +44,7 @@ GIB = 2**30
 def test_the_meters_figures_agree_with_the_allocator_and_with_each_other(cuda: torch.device) -> None:
     gc.collect()
     training = training_of("gpt2", device=cuda)
-    apply_uses(training, [])
+    apply_settings(training, [])
     with CudaMemory(cuda, 4 * GIB) as meter:
         training.step(text(64, seed=0))
         _, memory = meter.measured_step(training, text(64, seed=1))

@@ -11,8 +11,8 @@ import torch
 from advisor.measure.fidelity import GradientError
 from advisor.measure.state import first_gradient
 from advisor.measure.state.first_gradient import FirstGradient
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.methods.tiny import gpt2, text, training_of
 
@@ -32,9 +32,9 @@ def caught(training: Training) -> FirstGradient:
     return first
 
 
-def error(exact: Path, *uses: MethodUse, **options: Any) -> GradientError:
+def error(exact: Path, *settings: MethodSetting, **options: Any) -> GradientError:
     training = training_of("gpt2", **options)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     found, reason = caught(training).compare(exact)
     training.close()
     assert found is not None, reason
@@ -130,7 +130,7 @@ def test_a_file_that_is_gone_is_a_reason(tmp_path: Path) -> None:
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     training = training_of("gpt2")
-    apply_uses(training, (use("optimizer_in_backward"),))
+    apply_settings(training, (use("optimizer_in_backward"),))
     heard: list[object] = []
     training.phase_listener = heard.append
     first = caught(training)

@@ -9,8 +9,8 @@ from torch import nn
 
 from advisor.measure.memory.meters import memory_meter
 from advisor.measure.memory.storages import HostData
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting
 from advisor.training.training import Training
 
 WIDTH = 4
@@ -43,7 +43,7 @@ class Residual(nn.Module):
         return hidden
 
 
-def deep(depth: int, uses: Sequence[MethodUse] = (), wide: Sequence[int] = (1,)) -> Training:
+def deep(depth: int, settings: Sequence[MethodSetting] = (), wide: Sequence[int] = (1,)) -> Training:
     """A chain of ``depth`` blocks, settled: methods that measure at first have measured."""
     torch.manual_seed(0)
     model = nn.Sequential(*[Residual(wide[number % len(wide)]) for number in range(depth)])
@@ -52,7 +52,7 @@ def deep(depth: int, uses: Sequence[MethodUse] = (), wide: Sequence[int] = (1,))
         compute_loss=lambda model, batch: model(batch).square().mean(),
         build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-6),
     )
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     for _ in range(training.settling_steps):
         training.step(batch())
     return training

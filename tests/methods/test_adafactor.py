@@ -10,8 +10,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.measure.memory.meter import optimizer_state_bytes
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.methods.tiny import images, training_of
 
@@ -20,7 +20,7 @@ ADAFACTOR = use("adafactor")
 
 def test_it_trains_as_torchs_adafactor_with_the_same_learning_rate_and_decay() -> None:
     replaced = training_of("convnet", build_optimizer=lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.1))
-    apply_uses(replaced, [ADAFACTOR])
+    apply_settings(replaced, [ADAFACTOR])
     direct = training_of("convnet", build_optimizer=lambda p: torch.optim.Adafactor(p, lr=0.02, weight_decay=0.1))
     for training in (replaced, direct):
         scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, step_size=1, gamma=0.5)
@@ -41,7 +41,7 @@ def test_groups_are_kept_and_options_that_mean_something_else_are_not() -> None:
         return torch.optim.AdamW(groups, lr=0.125, eps=1e-4, betas=(0.5, 0.5), maximize=True)
 
     training = training_of("convnet", build_optimizer=build)
-    apply_uses(training, [ADAFACTOR])
+    apply_settings(training, [ADAFACTOR])
     first, second = training.optimizer.param_groups
     assert (first["lr"], first["weight_decay"], first["maximize"], first["name"]) == (0.5, 0.01, True, "slow")
     assert (second["lr"], second["weight_decay"], len(second["params"])) == (0.125, 0.25, 16)
@@ -51,14 +51,14 @@ def test_groups_are_kept_and_options_that_mean_something_else_are_not() -> None:
 
 def test_a_matrix_keeps_a_number_per_row_and_one_per_column() -> None:
     training = Training(nn.Linear(48, 32, bias=False), compute_loss=lambda model, batch: model(batch).square().mean())
-    apply_uses(training, [ADAFACTOR])
+    apply_settings(training, [ADAFACTOR])
     training.step(torch.ones(2, 48))
     assert optimizer_state_bytes(training) == 4 * (48 + 32) + 4  # and the number of steps
 
 
 def test_a_model_without_matrices_is_told_what_is_left_to_save() -> None:
     training = Training(nn.BatchNorm1d(4), compute_loss=lambda model, batch: model(batch).sum())
-    apply_uses(training, [ADAFACTOR])
+    apply_settings(training, [ADAFACTOR])
     assert "factored nothing" in training.notes[0]
 
 
@@ -72,11 +72,11 @@ def test_a_model_without_matrices_is_told_what_is_left_to_save() -> None:
 )
 def test_an_optimizer_that_it_would_not_stand_in_for_is_refused(build: Any, reason: str) -> None:
     with pytest.raises(MethodRefusedError, match=reason):
-        apply_uses(training_of("convnet", build_optimizer=build), [ADAFACTOR])
+        apply_settings(training_of("convnet", build_optimizer=build), [ADAFACTOR])
 
 
 def test_an_optimizer_that_has_stepped_is_refused() -> None:
     training = training_of("convnet")
     training.step(images(2))
     with pytest.raises(MethodRefusedError, match="already stepped"):
-        apply_uses(training, [ADAFACTOR])
+        apply_settings(training, [ADAFACTOR])

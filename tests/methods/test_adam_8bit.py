@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings, judge
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.methods.tiny import cpu, facts_of, images, import_bitsandbytes, training_of
 
@@ -32,7 +32,7 @@ def test_groups_and_options_are_translated() -> None:
         return torch.optim.AdamW(groups, lr=0.125, eps=1e-4)
 
     training = training_of("convnet", build_optimizer=build)
-    apply_uses(training, [ADAM_8BIT])
+    apply_settings(training, [ADAM_8BIT])
     first, second = training.optimizer.param_groups
     assert type(training.optimizer).__name__ == "AdamW8bit"
     assert (first["lr"], first["eps"], first["weight_decay"], first["name"]) == (0.5, 1e-4, 0.01, "slow")
@@ -44,7 +44,7 @@ def test_groups_and_options_are_translated() -> None:
 
 def test_a_scheduler_steers_it() -> None:
     training = training_of("convnet")
-    apply_uses(training, [ADAM_8BIT])
+    apply_settings(training, [ADAM_8BIT])
     scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, step_size=1, gamma=0.5)
     training.step(images(2))
     scheduler.step()
@@ -66,7 +66,7 @@ def test_a_scheduler_steers_it() -> None:
 )
 def test_an_optimizer_without_an_equal_in_8_bits_is_refused(build: Any, reason: str) -> None:
     with pytest.raises(MethodRefusedError, match=reason):
-        apply_uses(training_of("convnet", build_optimizer=build), [ADAM_8BIT])
+        apply_settings(training_of("convnet", build_optimizer=build), [ADAM_8BIT])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_optimizer_without_an_equal_in_8_bits_is_refused(build: Any, reason: 
 )
 def test_adam_without_coupled_decay_is_replaced(build: Any) -> None:
     training = training_of("convnet", build_optimizer=build)
-    apply_uses(training, [ADAM_8BIT])
+    apply_settings(training, [ADAM_8BIT])
     assert type(training.optimizer).__name__ == "Adam8bit"
 
 
@@ -92,12 +92,12 @@ def test_an_optimizer_that_has_stepped_is_refused() -> None:
     training = training_of("convnet")
     training.step(images(2))
     with pytest.raises(MethodRefusedError, match="already stepped"):
-        apply_uses(training, [ADAM_8BIT])
+        apply_settings(training, [ADAM_8BIT])
 
 
 def test_a_model_of_small_parameters_is_told_that_nothing_changed() -> None:
     training = Training(nn.Linear(8, 8))
-    apply_uses(training, [ADAM_8BIT])
+    apply_settings(training, [ADAM_8BIT])
     assert "changed nothing" in training.notes[0]
 
 
@@ -111,4 +111,4 @@ def test_a_library_that_cannot_be_loaded_is_a_refusal(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(MethodRefusedError, match=r"cannot be imported: libcuda\.so"):
-        apply_uses(training_of("convnet"), [ADAM_8BIT])
+        apply_settings(training_of("convnet"), [ADAM_8BIT])

@@ -20,11 +20,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import apply_uses, judge
+from advisor.methods.compose import apply_settings, judge
 from advisor.methods.optimizers._adam_low_bit import (
     kernels_are_compiled as compiles_here,  # As it is, before it is patched.
 )
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.methods.tiny import cpu, facts_of, gpu, images, import_torchao, training_of, uncompiled_optimizers
 
@@ -38,11 +38,11 @@ def _uncompiled(request: pytest.FixtureRequest) -> Generator[None, None, None]:
         yield
 
 
-def low_bit(state: str = "8bit") -> MethodUse:
+def low_bit(state: str = "8bit") -> MethodSetting:
     return use("adam_low_bit", state=state)
 
 
-def matrix_training(build_optimizer: Any, uses: list[MethodUse], value: float = 1.0) -> Training:
+def matrix_training(build_optimizer: Any, settings: list[MethodSetting], value: float = 1.0) -> Training:
     """A matrix of 64 x 128 numbers, large enough for whole blocks, with gradients that all differ."""
     model = nn.Linear(128, 64, bias=False)
     nn.init.constant_(model.weight, value)
@@ -51,7 +51,7 @@ def matrix_training(build_optimizer: Any, uses: list[MethodUse], value: float = 
         compute_loss=lambda model, batch: (model.weight * batch).sum(),
         build_optimizer=build_optimizer,
     )
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     return training
 
 
@@ -84,7 +84,7 @@ def test_groups_and_options_are_translated() -> None:
         return torch.optim.AdamW(groups, lr=torch.tensor(0.125), eps=1e-4)
 
     training = training_of("convnet", build_optimizer=build)
-    apply_uses(training, [low_bit()])
+    apply_settings(training, [low_bit()])
     first, second = training.optimizer.param_groups
     assert type(training.optimizer).__name__ == "AdamW8bit"
     assert (float(first["lr"]), first["eps"], first["weight_decay"], first["name"]) == (0.5, 1e-4, 0.01, "slow")
@@ -155,20 +155,20 @@ def test_training_goes_on_from_a_state(state: str, way: str) -> None:
 )
 def test_an_optimizer_without_an_equal_is_refused(build: Any, reason: str) -> None:
     with pytest.raises(MethodRefusedError, match=reason):
-        apply_uses(training_of("convnet", build_optimizer=build), [low_bit()])
+        apply_settings(training_of("convnet", build_optimizer=build), [low_bit()])
 
 
 def test_an_optimizer_that_has_stepped_is_refused() -> None:
     training = training_of("convnet")
     training.step(images(2))
     with pytest.raises(MethodRefusedError, match="already stepped"):
-        apply_uses(training, [low_bit()])
+        apply_settings(training, [low_bit()])
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_model_without_whole_blocks_is_told_that_nothing_changed(state: str) -> None:
     training = Training(nn.Linear(4097, 1))
-    apply_uses(training, [low_bit(state)])
+    apply_settings(training, [low_bit(state)])
     assert "changed nothing" in training.notes[0]
 
 
@@ -178,7 +178,7 @@ def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("advisor.methods.optimizers._adam_low_bit.kernels_are_compiled", lambda: True)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MethodRefusedError, match=r"C\+\+ compiler"):
-        apply_uses(training_of("convnet"), [low_bit()])
+        apply_settings(training_of("convnet"), [low_bit()])
 
 
 def test_8_bit_floats_are_refused_on_gpus_without_them() -> None:
@@ -191,7 +191,7 @@ def test_8_bit_floats_are_refused_on_gpus_without_them() -> None:
 def test_a_library_that_cannot_be_loaded_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     with pytest.raises(MethodRefusedError, match=r"torchao\.optim\.AdamW8bit cannot be imported"):
-        apply_uses(training_of("convnet"), [low_bit()])
+        apply_settings(training_of("convnet"), [low_bit()])
 
 
 def test_tensors_without_data_need_no_kernels() -> None:
@@ -224,7 +224,7 @@ def test_groups_that_decay_in_different_ways_are_refused() -> None:
 
     training = training_of("convnet", build_optimizer=build)
     with pytest.raises(MethodRefusedError, match="differ in decoupled_weight_decay"):
-        apply_uses(training, [low_bit()])
+        apply_settings(training, [low_bit()])
 
 
 def test_with_short_weights_small_moments_keep_their_format_when_they_are_loaded() -> None:
@@ -232,7 +232,7 @@ def test_with_short_weights_small_moments_keep_their_format_when_they_are_loaded
     rounded = use("pure_bf16", rounding="nearest")
     first, second = training_of("convnet"), training_of("convnet")
     for training in (first, second):
-        apply_uses(training, [low_bit(), rounded])
+        apply_settings(training, [low_bit(), rounded])
     first.step(images(4))
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for one, other in zip(first.optimizer.state.values(), second.optimizer.state.values(), strict=True):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, judge
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.methods.tiny import adamw, cpu, facts_of, gpu, text, training_of
 
@@ -38,10 +38,10 @@ class Kernels(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 @pytest.mark.parametrize("recompute", [(), (use("checkpoint", every=1),)], ids=["kept", "recomputed"])
-def test_one_kernel_computes_all_attention_in_both_passes(recompute: tuple[MethodUse, ...]) -> None:
+def test_one_kernel_computes_all_attention_in_both_passes(recompute: tuple[MethodSetting, ...]) -> None:
     for chosen, expected in ((MATH, "plain"), (FLASH, "fused")):
         training = training_of("gpt2", dropout=0.0)
-        apply_uses(training, [chosen, *recompute])
+        apply_settings(training, [chosen, *recompute])
         with Kernels() as kernels:
             training.step(text(2))
         training.close()
@@ -53,7 +53,7 @@ def test_one_kernel_computes_all_attention_in_both_passes(recompute: tuple[Metho
 def test_the_choice_holds_until_the_training_closes() -> None:
     before = flags()
     training = training_of("gpt2")
-    apply_uses(training, [MATH])
+    apply_settings(training, [MATH])
     assert flags() == (False, False, False, True)
     training.close()
     assert flags() == before
@@ -62,14 +62,14 @@ def test_the_choice_holds_until_the_training_closes() -> None:
 def test_a_kernel_that_torch_chooses_by_itself_changes_nothing_and_a_note_says_so() -> None:
     for dropout, chosen, other in ((0.0, FLASH, MATH), (0.1, MATH, None)):
         training = training_of("gpt2", dropout=dropout)
-        apply_uses(training, [chosen])
+        apply_settings(training, [chosen])
         for _ in range(2):
             training.step(text(2))
         training.close()
         assert training.notes == [f"{chosen.label} changed nothing: torch chooses this kernel by itself"]
         if other is not None:
             training = training_of("gpt2", dropout=dropout)
-            apply_uses(training, [other])
+            apply_settings(training, [other])
             training.step(text(2))
             training.close()
             assert training.notes == []
@@ -77,7 +77,7 @@ def test_a_kernel_that_torch_chooses_by_itself_changes_nothing_and_a_note_says_s
 
 def test_a_step_for_which_the_kernel_does_not_suit_is_refused_with_torchs_reason() -> None:
     training = training_of("gpt2", dropout=0.1)
-    apply_uses(training, [FLASH])
+    apply_settings(training, [FLASH])
     with pytest.raises(MethodRefusedError, match=r"every attention of the model.*: .*non-zero dropout"):
         training.step(text(2))
     training.close()
@@ -96,7 +96,7 @@ def test_whatever_torch_says_when_no_kernel_suits_is_a_refusal(words: str, monke
         raise RuntimeError(words)
 
     training = training_of("gpt2")
-    apply_uses(training, [FLASH])
+    apply_settings(training, [FLASH])
     monkeypatch.setattr(torch, "_fused_sdp_choice", choice)
     with pytest.raises(MethodRefusedError, match="this kernel must suit every attention"):
         training.step(text(2))
@@ -106,7 +106,7 @@ def test_whatever_torch_says_when_no_kernel_suits_is_a_refusal(words: str, monke
 def test_attention_inside_torchs_own_module_is_computed_by_the_kernel_too() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, dim_feedforward=32, dropout=0.0, batch_first=True)
     training = Training(layer, compute_loss=lambda model, x: model(x).square().mean(), build_optimizer=adamw)
-    apply_uses(training, [MATH])
+    apply_settings(training, [MATH])
     with Kernels() as kernels:
         training.step(torch.randn(2, 4, 16))
     training.close()
@@ -124,7 +124,7 @@ def test_it_is_judged_by_the_hardware_and_by_what_the_model_calls() -> None:
         chosen = use("attention_backend", kernel=kernel)
         assert "NVIDIA" in judge([chosen], facts=None, hardware=cpu()).reason
         with pytest.raises(MethodRefusedError, match="NVIDIA"):
-            apply_uses(training_of("gpt2"), [chosen])
+            apply_settings(training_of("gpt2"), [chosen])
     assert "16-bit" in judge([FLASH], facts=None, hardware=gpu((8, 0))).reason
     assert "use efficient" in judge([FLASH], facts=None, hardware=gpu((7, 5))).reason
     assert judge([use("attention_backend", kernel="efficient")], facts=None, hardware=gpu((7, 5))).applicable
@@ -134,8 +134,8 @@ def test_trainings_that_are_open_at_once_may_be_closed_in_any_order() -> None:
     """Trap: what the first leaves behind when it closes is not what the second found."""
     before = flags()
     first, second = training_of("gpt2"), training_of("gpt2")
-    apply_uses(first, [FLASH])
-    apply_uses(second, [MATH])
+    apply_settings(first, [FLASH])
+    apply_settings(second, [MATH])
     first.close()
     assert flags() == (False, False, False, True)
     second.close()

@@ -11,8 +11,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, conflict_between, judge
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings, conflict_between, judge
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.methods.tiny import ConvNet, adamw, cpu, facts_of, images, training_of
 
@@ -25,7 +25,7 @@ def lies_last(tensor: torch.Tensor) -> bool:
 
 def test_weights_inputs_gradients_and_optimizer_state_lie_with_their_channels_last() -> None:
     training = training_of("convnet")
-    apply_uses(training, [CHANNELS_LAST])
+    apply_settings(training, [CHANNELS_LAST])
     seen = []
     training.model.blocks[0].register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
     training.backward(training.forward(images(2)))
@@ -46,7 +46,7 @@ def test_parameters_stay_the_same_objects_so_ties_and_optimizers_keep_them() -> 
     training = Training(Tied(), build_optimizer=adamw)
     before = dict(training.model.named_parameters())
     values = {name: parameter.detach().clone() for name, parameter in before.items()}
-    apply_uses(training, [CHANNELS_LAST])
+    apply_settings(training, [CHANNELS_LAST])
     after = dict(training.model.named_parameters())
     assert all(after[name] is before[name] for name in before)
     assert all(torch.equal(after[name], values[name]) for name in before)
@@ -55,7 +55,7 @@ def test_parameters_stay_the_same_objects_so_ties_and_optimizers_keep_them() -> 
 
 def test_weights_that_lie_so_already_are_left_and_a_note_says_so() -> None:
     training = Training(ConvNet().to(memory_format=torch.channels_last), build_optimizer=adamw)
-    apply_uses(training, [CHANNELS_LAST])
+    apply_settings(training, [CHANNELS_LAST])
     assert ["changed nothing" in note for note in training.notes] == [True]
 
 
@@ -70,7 +70,7 @@ def test_volumes_have_their_channels_last_too() -> None:
             return self.conv(volumes).square().mean()
 
     training = Training(Volumes(), compute_loss=lambda model, batch: model(volumes=batch), build_optimizer=adamw)
-    apply_uses(training, [CHANNELS_LAST])
+    apply_settings(training, [CHANNELS_LAST])
     assert training.model.conv.weight.is_contiguous(memory_format=torch.channels_last_3d)
     training.step(torch.randn(2, 2, 4, 4, 4))
 
@@ -78,7 +78,7 @@ def test_volumes_have_their_channels_last_too() -> None:
 def test_fake_parameters_are_laid_out_without_memory() -> None:
     with FakeTensorMode():
         training = training_of("convnet")
-        apply_uses(training, [CHANNELS_LAST])
+        apply_settings(training, [CHANNELS_LAST])
         assert lies_last(training.model.blocks[1].conv.weight)
 
 
@@ -104,11 +104,11 @@ def test_a_fused_optimizer_goes_on_from_moments_that_lay_otherwise(saved: list[A
     """
     fused = use("fused_optimizer")
     first = training_of("convnet", dropout=0.0)
-    apply_uses(first, [fused, *saved])
+    apply_settings(first, [fused, *saved])
     for seed in range(3):
         first.step(images(4, seed=seed))
     second = training_of("convnet", dropout=0.0)
-    apply_uses(second, [fused, *loaded])
+    apply_settings(second, [fused, *loaded])
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for training in (first, second):
         parameters = {p: p.detach().clone() for p in training.model.parameters()}
@@ -123,4 +123,4 @@ def test_a_fused_optimizer_goes_on_from_moments_that_lay_otherwise(saved: list[A
 
 def test_an_optimizer_that_would_undo_the_layout_is_refused() -> None:
     with pytest.raises(MethodRefusedError, match="returns every weight that it updates to the usual layout"):
-        apply_uses(training_of("convnet"), [CHANNELS_LAST, use("adam_8bit")])
+        apply_settings(training_of("convnet"), [CHANNELS_LAST, use("adam_8bit")])

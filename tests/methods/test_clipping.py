@@ -13,8 +13,8 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, fidelity_of, settings_of
-from advisor.methods.use import MethodUse
+from advisor.methods.compose import apply_settings, fidelity_of, settings_of
+from advisor.methods.setting import MethodSetting
 from tests.contract.expected import expected
 from tests.contract.observe import Observation, observe, relative_error
 from tests.contract.promises import update_tolerance
@@ -23,12 +23,12 @@ from tests.methods.tiny import import_bitsandbytes, training_of, uncompiled_opti
 REFUSED = {"optimizer_in_backward": "needs all gradients at once"}
 
 SETTINGS = [
-    use
+    setting
     for method in CATALOGUE
     if not (method.distributes or method.builds_on) and (method.stage is Stage.OPTIMIZER or method.name in REFUSED)
-    for use in settings_of(method)
+    for setting in settings_of(method)
 ]
-over_settings = pytest.mark.parametrize("use", SETTINGS, ids=lambda use: use.label)
+over_settings = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.label)
 
 LARGEST = 0.05
 
@@ -46,27 +46,27 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
 
 
 def two_steps(
-    uses: list[MethodUse], monkeypatch: pytest.MonkeyPatch, model: str = "convnet", **options: Any
+    settings: list[MethodSetting], monkeypatch: pytest.MonkeyPatch, model: str = "convnet", **options: Any
 ) -> Observation:
-    return observe(model, uses, monkeypatch, build_optimizer=adam, **options)
+    return observe(model, settings, monkeypatch, build_optimizer=adam, **options)
 
 
 @over_settings
 def test_gradients_are_clipped_before_they_are_used_or_clipping_is_refused(
-    use: MethodUse, monkeypatch: pytest.MonkeyPatch
+    setting: MethodSetting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if reason := REFUSED.get(use.name):
+    if reason := REFUSED.get(setting.name):
         with pytest.raises(MethodRefusedError, match=reason):
-            apply_uses(training_of("convnet", max_grad_norm=LARGEST), [use])
+            apply_settings(training_of("convnet", max_grad_norm=LARGEST), [setting])
         return
-    model = "gpt2" if "convnet" in expected(use).refused else "convnet"
+    model = "gpt2" if "convnet" in expected(setting).refused else "convnet"
     plain = two_steps([], monkeypatch, model, max_grad_norm=LARGEST)
-    clipped = two_steps([use], monkeypatch, model, max_grad_norm=LARGEST)
+    clipped = two_steps([setting], monkeypatch, model, max_grad_norm=LARGEST)
     norms = [math.hypot(*(float(g.norm()) for g in gradients.values())) for gradients in clipped.gradients]
     assert norms == pytest.approx([LARGEST, LARGEST], rel=1e-3)
-    assert relative_error(clipped.gradients[0], plain.gradients[0]) <= get_method(use.name).gradient_tolerance
-    if fidelity_of(use) is not Fidelity.MODEL:  # Another optimizer moves the parameters elsewhere.
-        assert relative_error(clipped.updates, plain.updates) <= update_tolerance(get_method(use.name))
+    assert relative_error(clipped.gradients[0], plain.gradients[0]) <= get_method(setting.name).gradient_tolerance
+    if fidelity_of(setting) is not Fidelity.MODEL:  # Another optimizer moves the parameters elsewhere.
+        assert relative_error(clipped.updates, plain.updates) <= update_tolerance(get_method(setting.name))
 
 
 def test_training_without_clipping_would_be_told_from_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, conflict_between, judge
+from advisor.methods.compose import apply_settings, conflict_between, judge
 from advisor.methods.kernels import _compile as compiled
 from advisor.methods.kernels._compile import CompiledCall
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.compiler import why_not_compiled
 from advisor.training.structure import find_blocks
 from advisor.training.training import Training
@@ -44,7 +44,7 @@ def test_blocks_or_the_whole_model_are_compiled_in_place_until_the_training_clos
     for chosen, expected in ((BLOCKS, [f"blocks.{number}" for number in range(4)]), (MODEL, [""])):
         training = training_of("convnet")
         names = list(training.model.state_dict())
-        apply_uses(training, [chosen])
+        apply_settings(training, [chosen])
         assert compiled_modules(training.model) == expected
         assert list(training.model.state_dict()) == names
         training.close()
@@ -55,7 +55,7 @@ def test_blocks_or_the_whole_model_are_compiled_in_place_until_the_training_clos
 def test_blocks_that_are_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.utils.counters.clear()
     training = training_of("gpt2")
-    apply_uses(training, [BLOCKS])
+    apply_settings(training, [BLOCKS])
     training.step(text(2))
     training.close()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -67,7 +67,7 @@ def test_closing_leaves_no_compiled_code_and_no_model_behind(monkeypatch: pytest
         resets: list[None] = []
         patch.setattr(torch._dynamo, "reset", lambda: resets.append(None))
         training = training_of("convnet")
-        apply_uses(training, [BLOCKS])
+        apply_settings(training, [BLOCKS])
         training.step(images(2))
         model = weakref.ref(training.model)
         training.close()
@@ -80,7 +80,7 @@ def test_closing_leaves_no_compiled_code_and_no_model_behind(monkeypatch: pytest
 @pytest.mark.usefixtures("quick")
 def test_a_copy_of_a_compiled_model_is_plain() -> None:
     training = training_of("convnet")
-    apply_uses(training, [BLOCKS])
+    apply_settings(training, [BLOCKS])
     training.step(images(2))
     assert compiled_modules(copy.deepcopy(training.model)) == []
     training.close()
@@ -90,7 +90,7 @@ def test_a_copy_of_a_compiled_model_is_plain() -> None:
 def test_recomputed_regions_are_compiled_as_pieces_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     recompute = use("checkpoint", every=1)
     training = training_of("convnet")
-    apply_uses(training, [MODEL, recompute])
+    apply_settings(training, [MODEL, recompute])
     assert compiled_modules(training.model) == ["", *(f"blocks.{n}._checkpoint_wrapped_module" for n in range(4))]
     training.close()
     assert compiled_modules(training.model) == []
@@ -126,7 +126,7 @@ class Elsewhere(nn.Module):
 @pytest.mark.usefixtures("quick")
 def test_a_model_that_the_loss_does_not_call_is_not_compiled_and_a_note_says_so() -> None:
     training = Training(Elsewhere(), compute_loss=lambda model, batch: model.net(*batch), build_optimizer=adamw)
-    apply_uses(training, [MODEL])
+    apply_settings(training, [MODEL])
     for _ in range(2):
         training.step(images(2))
     training.close()
@@ -148,7 +148,7 @@ def test_a_graph_that_cannot_be_compiled_is_a_refusal_with_its_reason(monkeypatc
 
     monkeypatch.setattr(compiled, "BACKEND", broken)
     training = training_of("convnet")
-    apply_uses(training, [BLOCKS])
+    apply_settings(training, [BLOCKS])
     with pytest.raises(MethodRefusedError, match=r"but: ValueError: no kernel for this$"):
         training.step(images(2))
     training.close()
@@ -178,16 +178,16 @@ def test_a_model_that_is_compiled_already_is_refused() -> None:
     training = training_of("convnet")
     find_blocks(training.model)[1].compile(backend="eager")
     with pytest.raises(MethodRefusedError, match=r"'blocks\.1' is compiled already"):
-        apply_uses(training, [BLOCKS])
+        apply_settings(training, [BLOCKS])
     wrapped = Training(torch.compile(MODELS["convnet"][0](), backend="eager"), build_optimizer=adamw)
     with pytest.raises(MethodRefusedError, match="'itself' is compiled already"):
-        apply_uses(wrapped, [MODEL])
+        apply_settings(wrapped, [MODEL])
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_compiled_training_sees_that_its_first_step_does_not_count() -> None:
     training = training_of("convnet")
-    apply_uses(training, [BLOCKS])
+    apply_settings(training, [BLOCKS])
     assert training.settling_steps >= 1
     training.close()
 
@@ -201,7 +201,7 @@ def test_without_a_compiler_it_is_refused_before_and_in_the_worker(monkeypatch: 
         verdict = judge([chosen], facts=facts_of("convnet", compiler=reason), hardware=cpu())
         assert verdict.reason == f"{chosen.label}: {reason}"
         with pytest.raises(MethodRefusedError, match="C\\+\\+ compiler"):
-            apply_uses(training_of("convnet"), [chosen])
+            apply_settings(training_of("convnet"), [chosen])
 
 
 def test_gpus_older_than_volta_are_refused() -> None:
@@ -210,23 +210,23 @@ def test_gpus_older_than_volta_are_refused() -> None:
 
 
 @pytest.mark.parametrize("chosen", [BLOCKS, use("compile_budget", budget=0.5)], ids=lambda chosen: chosen.name)
-def test_blocks_that_do_not_exist_cannot_be_compiled(chosen: MethodUse) -> None:
+def test_blocks_that_do_not_exist_cannot_be_compiled(chosen: MethodSetting) -> None:
     verdict = judge([chosen], facts=facts_of("convnet", block_count=0), hardware=cpu())
     assert "no repeated blocks" in verdict.reason
     with pytest.raises(MethodRefusedError, match="no repeated blocks"):
-        apply_uses(Training(nn.Linear(2, 2), build_optimizer=adamw), [chosen])
+        apply_settings(Training(nn.Linear(2, 2), build_optimizer=adamw), [chosen])
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("chosen", [BLOCKS, use("compile_budget", budget=0.5)], ids=lambda chosen: chosen.name)
-def test_padded_micro_batches_with_a_chunked_loss_are_weighted_by_their_tokens(chosen: MethodUse) -> None:
+def test_padded_micro_batches_with_a_chunked_loss_are_weighted_by_their_tokens(chosen: MethodSetting) -> None:
     """The loss of the whole batch is the mean over its tokens, however these lie in the micro-batches."""
     batch = text(8)
     batch["labels"][4:, 8:] = -100  # the second half of the samples has an eighth of the tokens
     gradients = []
-    for uses, micro_batch in (([], None), ([chosen, use("chunked_cross_entropy", chunks=8)], 4)):
+    for settings, micro_batch in (([], None), ([chosen, use("chunked_cross_entropy", chunks=8)], 4)):
         training = training_of("gpt2", dropout=0.0, micro_batch=micro_batch)
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         seen: dict[str, torch.Tensor] = {}
         names = {id(parameter): name for name, parameter in training.model.named_parameters()}
 
@@ -246,8 +246,8 @@ def test_padded_micro_batches_with_a_chunked_loss_are_weighted_by_their_tokens(c
 def test_torchs_default_compiler_trains_as_plain_training_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     """With kernels. Dropout draws the masks of plain training, also where a region is recomputed."""
     plain = observe("convnet", [], monkeypatch)
-    for uses in ([BLOCKS], [BLOCKS, use("checkpoint", every=1)]):
-        changed = observe("convnet", uses, monkeypatch)
+    for settings in ([BLOCKS], [BLOCKS, use("checkpoint", every=1)]):
+        changed = observe("convnet", settings, monkeypatch)
         assert relative_error(changed.gradients[0], plain.gradients[0]) < 2e-3
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(changed.losses, plain.losses, strict=True))
 

@@ -11,10 +11,10 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.kernels import _compile as compiled
 from advisor.methods.kernels._compile import KeepRandom, drawing_operators
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.contract.observe import observe, relative_error
 from tests.methods.quick_compiler import quick_compiler
@@ -50,7 +50,7 @@ def run(budget: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor], in
     """Loss, gradients, and the bytes that the compiled blocks save, without the parameters."""
     torch.manual_seed(0)
     training = Training(Net(), compute_loss=lambda model, x: model(x), build_optimizer=adamw)
-    apply_uses(training, [] if budget is None else [use("compile_budget", budget=budget)])
+    apply_settings(training, [] if budget is None else [use("compile_budget", budget=budget)])
     try:
         torch.manual_seed(1)
         loss = training.forward(torch.randn(64, 32))

@@ -13,8 +13,16 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import Mesh
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.methods.compose import apply_uses, fidelity_of, judge, misplaced, settings_of, validate_use, worst_fidelity
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import (
+    apply_settings,
+    fidelity_of,
+    judge,
+    misplaced,
+    settings_of,
+    validate_setting,
+    worst_fidelity,
+)
+from advisor.methods.setting import MethodSetting, use
 from advisor.workload.facts import Facts
 from tests.methods.tiny import cpu, facts_of, gpu, images, training_of
 
@@ -65,9 +73,9 @@ class TestNames:
             (use("precision", dtype="fp32"), "must be one of 'bf16', 'fp16', 'tf32', but got 'fp32'"),
         ],
     )
-    def test_a_wrong_parameter_lists_the_valid_ones(self, wrong: MethodUse, message: str) -> None:
+    def test_a_wrong_parameter_lists_the_valid_ones(self, wrong: MethodSetting, message: str) -> None:
         with pytest.raises(MethodRefusedError, match=message):
-            validate_use(wrong)
+            validate_setting(wrong)
 
     def test_the_parent_side_loads_no_torch(self) -> None:
         code = "import sys, advisor.methods.compose; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
@@ -125,7 +133,7 @@ class TestJudge:
         ],
     )
     def test_a_refusal_says_what_is_in_the_way(
-        self, facts: Facts, changes: dict[str, Any], candidate: MethodUse, reason: str
+        self, facts: Facts, changes: dict[str, Any], candidate: MethodSetting, reason: str
     ) -> None:
         import re
 
@@ -158,15 +166,15 @@ class TestJudge:
 
 
 class TestSeveralDevices:
-    @pytest.mark.parametrize("uses", [[DDP], [ZERO_1], [FSDP], [DDP, POWERSGD], [CHECKPOINT, FSDP]])
+    @pytest.mark.parametrize("settings", [[DDP], [ZERO_1], [FSDP], [DDP, POWERSGD], [CHECKPOINT, FSDP]])
     def test_one_method_that_distributes_is_needed_there_and_refused_on_one(
-        self, uses: list[MethodUse], facts: Facts
+        self, settings: list[MethodSetting], facts: Facts
     ) -> None:
-        assert judge(uses, facts=facts, hardware=cpu(), gpu_count=2).applicable
-        assert "the policy uses one" in judge(uses, facts=facts, hardware=cpu()).reason
+        assert judge(settings, facts=facts, hardware=cpu(), gpu_count=2).applicable
+        assert "the policy uses one" in judge(settings, facts=facts, hardware=cpu()).reason
 
     @pytest.mark.parametrize(
-        ("uses", "reason"),
+        ("settings", "reason"),
         [
             ([CHECKPOINT], "exactly one of ddp, zero_1, fsdp must be in use, but got none"),
             ([DDP, FSDP], "but got ddp.* and fsdp"),
@@ -181,15 +189,17 @@ class TestSeveralDevices:
             ([use("fsdp", reshard=True, mixed_precision="none", offload=True)], "nowhere to offload to"),
         ],
     )
-    def test_what_does_not_work_together_says_why(self, uses: list[MethodUse], reason: str, facts: Facts) -> None:
+    def test_what_does_not_work_together_says_why(
+        self, settings: list[MethodSetting], reason: str, facts: Facts
+    ) -> None:
         import re
 
-        verdict = judge(uses, facts=facts, hardware=cpu(), gpu_count=2)
+        verdict = judge(settings, facts=facts, hardware=cpu(), gpu_count=2)
         assert not verdict.applicable
         assert re.search(reason, verdict.reason), verdict.reason
 
     @pytest.mark.parametrize(
-        ("uses", "mesh", "reason"),
+        ("settings", "mesh", "reason"),
         [
             ([], Mesh(tensor=4), "with 4 devices on the tensor axis"),
             (
@@ -201,11 +211,11 @@ class TestSeveralDevices:
         ],
     )
     def test_a_mesh_needs_a_method_for_each_axis_and_none_for_others(
-        self, uses: list[MethodUse], mesh: Mesh, reason: str
+        self, settings: list[MethodSetting], mesh: Mesh, reason: str
     ) -> None:
         import re
 
-        verdict = judge(uses, facts=None, hardware=cpu(), gpu_count=4, mesh=mesh)
+        verdict = judge(settings, facts=None, hardware=cpu(), gpu_count=4, mesh=mesh)
         assert not verdict.applicable
         assert re.search(reason, verdict.reason), verdict.reason
 
@@ -219,7 +229,7 @@ class TestSeveralDevices:
         ],
     )
     def test_a_refusal_says_what_is_in_the_way(
-        self, facts: Facts, changes: dict[str, Any], candidate: MethodUse, reason: str
+        self, facts: Facts, changes: dict[str, Any], candidate: MethodSetting, reason: str
     ) -> None:
         import msgspec
 
@@ -240,7 +250,7 @@ class TestSeveralDevices:
 
     def test_a_distributing_method_is_not_applied_to_a_training_of_one_process(self) -> None:
         with pytest.raises(MethodRefusedError, match="the policy uses one"):
-            apply_uses(training_of("gpt2"), [DDP])
+            apply_settings(training_of("gpt2"), [DDP])
 
 
 class TestFidelity:
@@ -269,7 +279,7 @@ class TestApply:
     def test_a_training_without_methods_is_completed_too(self) -> None:
         built = []
         training = training_of("convnet", build_optimizer=lambda p: built.append(1) or torch.optim.SGD(p, lr=0.1))
-        apply_uses(training, [])
+        apply_settings(training, [])
         assert built == [1]
         training.step(images(2))
         assert built == [1]
@@ -278,15 +288,20 @@ class TestApply:
         order: list[str] = []
         for method in CATALOGUE:
             monkeypatch.setattr(type(method), "apply", lambda self, training, **_: order.append(self.name))
-        uses = [use("precision", dtype="bf16"), use("adam_8bit"), CHECKPOINT, use("chunked_cross_entropy", chunks=8)]
-        apply_uses(training_of("convnet"), uses)
+        settings = [
+            use("precision", dtype="bf16"),
+            use("adam_8bit"),
+            CHECKPOINT,
+            use("chunked_cross_entropy", chunks=8),
+        ]
+        apply_settings(training_of("convnet"), settings)
         assert order == ["chunked_cross_entropy", "checkpoint", "adam_8bit", "precision"]
 
     def test_a_conflict_is_refused_before_anything_is_changed(self) -> None:
         training = training_of("convnet")
         modules = [type(module) for module in training.model.modules()]
         with pytest.raises(MethodRefusedError, match="cannot be combined"):
-            apply_uses(training, [CHECKPOINT, SELECTIVE])
+            apply_settings(training, [CHECKPOINT, SELECTIVE])
         assert [type(module) for module in training.model.modules()] == modules
 
     def test_a_method_that_fails_leaves_no_process_wide_setting(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,12 +313,12 @@ class TestApply:
 
         monkeypatch.setattr(type(get_method("precision")), "apply", fail)
         with pytest.raises(MethodRefusedError):
-            apply_uses(training_of("convnet"), [BF16])
+            apply_settings(training_of("convnet"), [BF16])
         assert undone == [1]
 
     def test_a_method_that_cannot_accumulate_marks_the_training(self) -> None:
         training = training_of("convnet", micro_batch=1)
-        apply_uses(training, [IN_BACKWARD])
+        apply_settings(training, [IN_BACKWARD])
         with pytest.raises(MethodRefusedError, match="2 micro-batches"):
             training.step(images(2))
 

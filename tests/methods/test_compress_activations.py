@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.contract.observe import relative_error
 from tests.methods.tiny import convnet, images, training_of
@@ -88,18 +88,18 @@ DELICATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def gradient(function: Callable[..., torch.Tensor], uses: list[MethodUse], samples: int = 64) -> torch.Tensor:
+def gradient(function: Callable[..., torch.Tensor], settings: list[MethodSetting], samples: int = 64) -> torch.Tensor:
     training = Training(Model(function))
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     training.backward(training.forward(torch.randn(samples, 64, generator=torch.Generator().manual_seed(1))))
     weight: Any = training.model.weight
     return weight.grad
 
 
-def stored(function: Callable[..., torch.Tensor], setting: MethodUse) -> tuple[int, int]:
+def stored(function: Callable[..., torch.Tensor], setting: MethodSetting) -> tuple[int, int]:
     """How many saved tensors there are, and how many of them come back changed."""
     training = Training(Model(function))
-    apply_uses(training, [setting])
+    apply_settings(training, [setting])
     pipeline = training.saved_tensors
     assert pipeline is not None
     pairs = []
@@ -147,7 +147,7 @@ class TestWhatStaysExact:
             "small",
         ],
     )
-    def test_only_activations_are_coded(self, function: Any, coded: int, setting: MethodUse) -> None:
+    def test_only_activations_are_coded(self, function: Any, coded: int, setting: MethodSetting) -> None:
         seen, changed = stored(function, setting)
         # One is the product with fixed weights, another the first matrix product: both save what is no activation.
         assert seen >= 2
@@ -156,7 +156,7 @@ class TestWhatStaysExact:
             assert changed == coded
 
     @over_settings
-    def test_autocasts_copies_of_weights_stay(self, setting: MethodUse) -> None:
+    def test_autocasts_copies_of_weights_stay(self, setting: MethodSetting) -> None:
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 return functional.linear(x.detach(), w).float()
@@ -164,21 +164,21 @@ class TestWhatStaysExact:
         assert stored(function, setting)[1] == 0
 
     @over_settings
-    def test_a_relu_masks_the_same_gradients(self, setting: MethodUse) -> None:
+    def test_a_relu_masks_the_same_gradients(self, setting: MethodSetting) -> None:
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             return x.relu()
 
         assert torch.equal(gradient(function, [setting]), gradient(function, []))
 
     @over_settings
-    def test_a_loss_is_not_taken_from_approximate_logarithms(self, setting: MethodUse) -> None:
+    def test_a_loss_is_not_taken_from_approximate_logarithms(self, setting: MethodSetting) -> None:
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             return functional.cross_entropy(20 * x, torch.arange(64), reduction="none")
 
         assert torch.equal(gradient(function, [setting]), gradient(function, []))
 
     @over_settings
-    def test_fused_attention_is_not_computed_again_from_approximate_queries(self, setting: MethodUse) -> None:
+    def test_fused_attention_is_not_computed_again_from_approximate_queries(self, setting: MethodSetting) -> None:
         """Trap: errors stand in an exponent, and with 2 bits gradients are larger by many orders of magnitude."""
 
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -192,7 +192,7 @@ class TestWhatStaysExact:
 
     @over_coders
     @pytest.mark.parametrize("name", DELICATE)
-    def test_what_a_small_error_would_blow_up_is_kept(self, name: str, setting: MethodUse) -> None:
+    def test_what_a_small_error_would_blow_up_is_kept(self, name: str, setting: MethodSetting) -> None:
         """Trap: of a value near zero that comes back as almost zero, the gradient of a logarithm is far too large."""
 
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -212,14 +212,14 @@ class TestWhatStaysExact:
         ],
         ids=["quotient", "keyword", "cube", "reciprocal", "twice"],
     )
-    def test_factors_and_polynomials_are_still_coded(self, function: Any, coded: int, setting: MethodUse) -> None:
+    def test_factors_and_polynomials_are_still_coded(self, function: Any, coded: int, setting: MethodSetting) -> None:
         def of_two(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             return function(between_zero_and_one(x), between_zero_and_one(x.t()))
 
         assert stored(of_two, setting)[1] == coded
 
     @over_coders
-    def test_a_normalization_with_a_delicate_result_inside_is_still_coded(self, setting: MethodUse) -> None:
+    def test_a_normalization_with_a_delicate_result_inside_is_still_coded(self, setting: MethodSetting) -> None:
         """Its reciprocal root is one number per sample; how often its input is saved depends on its kernel."""
 
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -228,7 +228,7 @@ class TestWhatStaysExact:
         assert stored(function, setting)[1] > 0
 
     @over_coders
-    def test_attention_modules_of_torch_are_seen_to_be_fused(self, setting: MethodUse) -> None:
+    def test_attention_modules_of_torch_are_seen_to_be_fused(self, setting: MethodSetting) -> None:
         attention = nn.MultiheadAttention(64, 4, batch_first=True).requires_grad_(False)
 
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -238,7 +238,7 @@ class TestWhatStaysExact:
         assert torch.equal(gradient(function, [setting]), gradient(function, []))
 
     @over_coders
-    def test_what_unknown_functions_save_is_kept(self, setting: MethodUse) -> None:
+    def test_what_unknown_functions_save_is_kept(self, setting: MethodSetting) -> None:
         """Attention of other libraries computes probabilities again; its functions look like any other."""
 
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -247,7 +247,7 @@ class TestWhatStaysExact:
         assert torch.equal(gradient(function, [setting]), gradient(function, []))
 
     @over_coders
-    def test_inputs_of_compiled_regions_are_kept(self, setting: MethodUse) -> None:
+    def test_inputs_of_compiled_regions_are_kept(self, setting: MethodSetting) -> None:
         """So are those of flex_attention, which is fast only if compiled and has no backward pass on a CPU."""
         compiled = torch.compile(lambda p: p.log(), backend="aot_eager")
 
@@ -280,7 +280,7 @@ class TestWhatStaysExact:
         assert torch.equal(gradient(function, [TWO_BITS]), gradient(function, []))
 
     @over_coders
-    def test_what_a_region_is_recomputed_from_is_coded(self, setting: MethodUse) -> None:
+    def test_what_a_region_is_recomputed_from_is_coded(self, setting: MethodSetting) -> None:
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             out = checkpoint(torch.sin, x, use_reentrant=False)
             assert isinstance(out, torch.Tensor)
@@ -289,7 +289,7 @@ class TestWhatStaysExact:
         assert stored(function, setting)[1] == 1
 
     @over_settings
-    def test_attention_that_is_not_fused_is_coded(self, setting: MethodUse) -> None:
+    def test_attention_that_is_not_fused_is_coded(self, setting: MethodSetting) -> None:
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             heads = x.view(1, 4, 16, 64)
             torch.manual_seed(0)
@@ -300,9 +300,9 @@ class TestWhatStaysExact:
         assert float((changed - plain).norm() / plain.norm()) < 1.5
 
     @over_settings
-    def test_a_model_without_activations_to_code_is_told_so_once(self, setting: MethodUse) -> None:
+    def test_a_model_without_activations_to_code_is_told_so_once(self, setting: MethodSetting) -> None:
         training = Training(Model(lambda x, w: x.sum(1)), build_optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
-        apply_uses(training, [setting])
+        apply_settings(training, [setting])
         for _ in range(2):
             training.step(torch.ones(64, 64))
         assert [note for note in training.notes if f"{setting.label} changed nothing" in note] == training.notes
@@ -310,7 +310,7 @@ class TestWhatStaysExact:
 
 
 @pytest.mark.parametrize(("setting", "expected"), [*zip(SETTINGS, (0.01, 0.2, 1.2, 0.03, 0.06), strict=True)], ids=str)
-def test_the_gradient_of_a_deep_model_is_as_far_off_as_is_said(setting: MethodUse, expected: float) -> None:
+def test_the_gradient_of_a_deep_model_is_as_far_off_as_is_said(setting: MethodSetting, expected: float) -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for _ in range(8):
             x = x + functional.gelu(functional.layer_norm(x, (64,)) @ w) @ w.t()
@@ -322,11 +322,11 @@ def test_the_gradient_of_a_deep_model_is_as_far_off_as_is_said(setting: MethodUs
 
 
 @over_settings
-def test_the_random_numbers_of_the_model_are_not_shifted(setting: MethodUse) -> None:
+def test_the_random_numbers_of_the_model_are_not_shifted(setting: MethodSetting) -> None:
     states, losses = [], []
-    for uses in ([], [setting]):
+    for settings in ([], [setting]):
         training = training_of("convnet")
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         torch.manual_seed(0)
         losses.append(training.forward(images(4)).detach())
         training.backward(training.forward(images(4)))
@@ -339,7 +339,7 @@ def test_every_step_draws_other_numbers_and_a_resumed_one_the_same() -> None:
     training, resumed = training_of("convnet"), training_of("convnet")
     model, other = training.model, resumed.model
     for each in (training, resumed):
-        apply_uses(each, [TWO_BITS])
+        apply_settings(each, [TWO_BITS])
 
     def gradients(one: Training, owner: nn.Module) -> torch.Tensor:
         owner.zero_grad()
@@ -355,6 +355,6 @@ def test_every_step_draws_other_numbers_and_a_resumed_one_the_same() -> None:
 
 def test_a_state_of_plain_training_is_loaded_too() -> None:
     training, plain = training_of("convnet"), training_of("convnet")
-    apply_uses(training, [TWO_BITS])
+    apply_settings(training, [TWO_BITS])
     training.load_state_dict(copy.deepcopy(plain.state_dict()))
     assert list(training.state_dict()["model"]) == list(convnet().state_dict())

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.methods.tiny import text, training_of
 
@@ -38,12 +38,12 @@ class _Normalized(torch.nn.Module):
         return inputs + torch.relu(self.norm(self.linear(inputs)))
 
 
-def trained(method: MethodUse) -> Training:
+def trained(method: MethodSetting) -> Training:
     """A training that has made a step with a method."""
     training = training_of("gpt2")
     # A model in whose blocks a pass writes to a buffer: recomputation has something to guard.
     training.model.transformer.h[0].register_buffer("seen", torch.zeros(()))
-    apply_uses(training, [method])
+    apply_settings(training, [method])
     training.step(text(2, 16))
     return training
 
@@ -60,7 +60,7 @@ def two_losses(model: torch.nn.Module) -> list[float]:
 
 
 @pytest.mark.parametrize("method", [*RECOMPUTING[2:], *REPLACING, *OTHERS], ids=lambda one: one.name)
-def test_a_copy_trains_and_leaves_the_model_alone(method: MethodUse) -> None:
+def test_a_copy_trains_and_leaves_the_model_alone(method: MethodSetting) -> None:
     training = trained(method)
     before = [one.detach().clone() for one in training.model.parameters()]
     first, second = two_losses(copy.deepcopy(training.model))
@@ -73,11 +73,11 @@ def test_a_copy_trains_and_leaves_the_model_alone(method: MethodUse) -> None:
     [use("checkpoint", every=1), use("selective_checkpoint", recompute="elementwise")],
     ids=lambda one: one.name,
 )
-def test_a_copy_counts_a_step_once_in_its_own_running_statistics(method: MethodUse) -> None:
+def test_a_copy_counts_a_step_once_in_its_own_running_statistics(method: MethodSetting) -> None:
     model = torch.nn.Sequential(*(_Normalized() for _ in range(3)), torch.nn.Linear(4, 1))
     plain, before = copy.deepcopy(model), copy.deepcopy(dict(model.named_buffers()))
     training = Training(model, micro_batch=8, compute_loss=lambda model, batch: model(batch).square().mean())
-    apply_uses(training, [method])
+    apply_settings(training, [method])
     copied = copy.deepcopy(training.model)
     batch = torch.randn(8, 4)
     for one in (plain, copied):
@@ -88,14 +88,14 @@ def test_a_copy_counts_a_step_once_in_its_own_running_statistics(method: MethodU
 
 
 @pytest.mark.parametrize("method", OF_A_CHAIN, ids=lambda one: one.name)
-def test_a_copy_of_what_runs_as_a_chain_cannot_be_trained_and_says_so(method: MethodUse) -> None:
+def test_a_copy_of_what_runs_as_a_chain_cannot_be_trained_and_says_so(method: MethodSetting) -> None:
     copied = copy.deepcopy(trained(method).model)
     with pytest.raises(MethodRefusedError, match="copy it before methods are applied"):
         two_losses(copied)
 
 
 @pytest.mark.parametrize("method", OTHERS, ids=lambda one: one.name)
-def test_a_model_that_is_saved_whole_is_loaded_again(method: MethodUse) -> None:
+def test_a_model_that_is_saved_whole_is_loaded_again(method: MethodSetting) -> None:
     file = io.BytesIO()
     torch.save(trained(method).model, file)
     file.seek(0)
@@ -104,7 +104,7 @@ def test_a_model_that_is_saved_whole_is_loaded_again(method: MethodUse) -> None:
 
 
 @pytest.mark.parametrize("method", [*RECOMPUTING, *REPLACING], ids=lambda one: one.name)
-def test_a_model_that_cannot_be_saved_whole_says_what_to_save(method: MethodUse) -> None:
+def test_a_model_that_cannot_be_saved_whole_says_what_to_save(method: MethodSetting) -> None:
     training = trained(method)
     with pytest.raises(pickle.PicklingError, match=r'save training\.state_dict\(\)\["model"\]'):
         torch.save(training.model, io.BytesIO())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.methods.deep import INPUT_BYTES, activation_peak, batch, deep
 
@@ -45,9 +45,9 @@ class Grown:
 
 @functools.cache
 def _grown(name: str) -> Grown:
-    uses = [use for use in (SQRT, RECURSIVE) if use.name == name]
-    peaks = [activation_peak(deep(depth, uses)) for depth in DEPTHS[:-1]]
-    deepest = deep(DEPTHS[-1], uses)
+    settings = [setting for setting in (SQRT, RECURSIVE) if setting.name == name]
+    peaks = [activation_peak(deep(depth, settings)) for depth in DEPTHS[:-1]]
+    deepest = deep(DEPTHS[-1], settings)
     losses = [_loss(deepest)]
     peaks.append(activation_peak(deepest))
     losses.append(_loss(deepest))  # By a forward pass: a second step would take as long as the first.
@@ -58,17 +58,17 @@ def _loss(training: Training) -> float:
     return float(training.evaluate(lambda model: model(batch()).square().mean()))
 
 
-def grown(*uses: MethodUse) -> Grown:
-    return _grown(uses[0].name if uses else "plain")
+def grown(*settings: MethodSetting) -> Grown:
+    return _grown(settings[0].name if settings else "plain")
 
 
-def peaks(*uses: MethodUse) -> tuple[int, ...]:
-    return grown(*uses).peaks
+def peaks(*settings: MethodSetting) -> tuple[int, ...]:
+    return grown(*settings).peaks
 
 
-def exponent(*uses: MethodUse) -> float:
+def exponent(*settings: MethodSetting) -> float:
     """Of the depth, in the power law that fits the peaks best."""
-    return float(np.polyfit(np.log(DEPTHS), np.log(peaks(*uses)), 1)[0])
+    return float(np.polyfit(np.log(DEPTHS), np.log(peaks(*settings)), 1)[0])
 
 
 @pytest.mark.slow

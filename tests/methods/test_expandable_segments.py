@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
+from advisor.methods.compose import apply_settings, judge
 from advisor.methods.process.expandable_segments import ExpandableSegments
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.methods.tiny import cpu, gpu, training_of
 
@@ -124,4 +124,4 @@ def test_it_is_for_gpus_only() -> None:
     assert "CUDA allocator" in judge([SEGMENTS], facts=None, hardware=cpu()).reason
     assert judge([SEGMENTS], facts=None, hardware=gpu((8, 0))).applicable
     with pytest.raises(MethodRefusedError, match="CUDA allocator"):
-        apply_uses(training_of("convnet"), [SEGMENTS])
+        apply_settings(training_of("convnet"), [SEGMENTS])

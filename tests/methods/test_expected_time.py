@@ -10,7 +10,7 @@ from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import settings_of
 from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.number_formats import FLOAT_FORMAT, format_of
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from tests.methods.tiny import cpu, facts_of
 
 CPU = cpu()

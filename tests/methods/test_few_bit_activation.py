@@ -12,8 +12,8 @@ from torch.nn import functional
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations._few_bit import FewBitActivations, pack, unpack
 from advisor.methods.activations.derivative_levels import derivative_levels
-from advisor.methods.compose import apply_uses, judge
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings, judge
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.contract.observe import LiveBytes
 from tests.methods.tiny import cpu, facts_of, gpt2, text
@@ -67,11 +67,11 @@ def sequential(activation: Callable[[], nn.Module]) -> nn.Module:
     return nn.Sequential(nn.Linear(16, 64), activation(), nn.Linear(64, 16))
 
 
-def trained(model: nn.Module, *uses: str, bits: int = 2) -> tuple[torch.Tensor, dict[str, torch.Tensor], int]:
+def trained(model: nn.Module, *settings: str, bits: int = 2) -> tuple[torch.Tensor, dict[str, torch.Tensor], int]:
     """The loss, the gradients and the bytes held after the forward pass."""
     training = Training(model)
-    settings = {"few": use("few_bit_activation", bits=bits), "checkpoint": use("checkpoint", every=1)}
-    apply_uses(training, [settings[name] for name in uses])
+    known = {"few": use("few_bit_activation", bits=bits), "checkpoint": use("checkpoint", every=1)}
+    apply_settings(training, [known[name] for name in settings])
     values = torch.randn(128, 16, generator=torch.Generator().manual_seed(0))
     live = LiveBytes()
     with live:
@@ -166,7 +166,8 @@ def test_values_are_bit_equal_and_less_is_held(kind: str) -> None:
 
 def test_what_is_held_of_an_activation_is_its_bits() -> None:
     plain, one, four = (
-        trained(stack(KINDS["GELU"]), *uses, bits=bits)[2] for uses, bits in (((), 1), (("few",), 1), (("few",), 4))
+        trained(stack(KINDS["GELU"]), *settings, bits=bits)[2]
+        for settings, bits in (((), 1), (("few",), 1), (("few",), 4))
     )
     values = 2 * 128 * 64
     one_table, four_table = 4 * (1 + 2), 4 * (15 + 16)
@@ -213,7 +214,7 @@ def test_the_activations_of_transformers_are_known(name: str) -> None:
 
 def test_gradients_keep_the_format_of_their_inputs_under_autocast() -> None:
     training = Training(gpt2())
-    apply_uses(training, [use("few_bit_activation", bits=4), use("precision", dtype="bf16")])
+    apply_settings(training, [use("few_bit_activation", bits=4), use("precision", dtype="bf16")])
     loss = training.forward(text())
     training.backward(loss)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in training.model.parameters())
@@ -225,7 +226,7 @@ def test_a_model_without_them_is_refused_by_name_and_by_the_worker() -> None:
     assert not verdict.applicable
     assert "ReLU keeps its output" in verdict.reason
     with pytest.raises(MethodRefusedError, match="Silent calls neither GELU nor SiLU"):
-        apply_uses(Training(Silent()), [use("few_bit_activation", bits=2)])
+        apply_settings(Training(Silent()), [use("few_bit_activation", bits=2)])
 
 
 def test_functions_are_seen_by_the_probe_where_there_is_no_module() -> None:
@@ -238,7 +239,7 @@ def test_activations_that_need_no_gradient_are_left_alone_and_it_is_said() -> No
     model.blocks[0][0].requires_grad_(False)  # type: ignore[index]
     del model.blocks[1]
     training = Training(model)
-    apply_uses(training, [use("few_bit_activation", bits=2)])
+    apply_settings(training, [use("few_bit_activation", bits=2)])
     for _ in range(2):
         training.step(torch.randn(8, 16))
     assert [note for note in training.notes if "changed nothing" in note] == training.notes[-1:]
@@ -249,7 +250,7 @@ def test_the_model_is_as_it_was_when_the_training_is_closed() -> None:
     model = gpt2()
     before = {name: module.forward for name, module in model.named_modules()}
     training = Training(model)
-    apply_uses(training, [use("few_bit_activation", bits=2)])
+    apply_settings(training, [use("few_bit_activation", bits=2)])
     changed = {name for name, module in model.named_modules() if module.forward != before[name]}
     assert changed == {f"transformer.h.{layer}.mlp.act" for layer in range(4)}
     training.close()
@@ -260,7 +261,7 @@ def test_the_model_is_as_it_was_when_the_training_is_closed() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_of_the_model_computes_with_its_own_weights(kind: str) -> None:
     training = Training(stack(KINDS[kind]))
-    apply_uses(training, [use("few_bit_activation", bits=2)])
+    apply_settings(training, [use("few_bit_activation", bits=2)])
     copied = copy.deepcopy(training.model)
     with torch.no_grad():
         for parameter in training.model.parameters():

@@ -14,9 +14,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge, settings_of
+from advisor.methods.compose import apply_settings, judge, settings_of
 from advisor.methods.formats.float8 import Float8
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.contract.observe import relative_error
 from tests.methods.perceptron import Perceptron, vectors
@@ -35,9 +35,9 @@ def _import_once() -> None:
         import torchao.float8  # noqa: F401
 
 
-def training(*uses: MethodUse) -> Training:
+def training(*settings: MethodSetting) -> Training:
     made = Training(Perceptron(), build_optimizer=adamw)
-    apply_uses(made, uses)
+    apply_settings(made, settings)
     return made
 
 
@@ -47,7 +47,7 @@ def gradients(of: Training) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.label)
-def test_layers_whose_sizes_have_kernels_are_changed_and_gradients_stay_near(setting: MethodUse) -> None:
+def test_layers_whose_sizes_have_kernels_are_changed_and_gradients_stay_near(setting: MethodSetting) -> None:
     changed = training(setting)
     kinds = {name: type(module).__name__ for name, module in changed.model.named_modules() if name[-2:] in ("up", "wn")}
     assert set(kinds.values()) == {"Float8Linear"}
@@ -77,7 +77,7 @@ def test_a_number_of_samples_that_is_no_multiple_of_16_is_padded() -> None:
     ],
     ids=lambda others: "+".join(each.label for each in others),
 )
-def test_it_trains_together_with(others: Sequence[MethodUse]) -> None:
+def test_it_trains_together_with(others: Sequence[MethodSetting]) -> None:
     changed = training(TENSORWISE, *others)
     assert type(changed.model.get_submodule("blocks.0")).__name__ in ("Block", "CheckpointWrapper")
     assert "Float8Linear" in {type(module).__name__ for module in changed.model.modules()}
@@ -98,7 +98,7 @@ def test_the_state_loads_into_a_plain_model_and_training_goes_on_from_it() -> No
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.label)
-def test_it_runs_under_fake_tensors(setting: MethodUse) -> None:
+def test_it_runs_under_fake_tensors(setting: MethodSetting) -> None:
     with FakeTensorMode():
         assert isinstance(training(setting).step(vectors()), FakeTensor)
 
@@ -108,13 +108,13 @@ def test_a_model_without_linear_layers_is_refused_before_a_trial_and_in_it() -> 
     verdict = judge([TENSORWISE], facts=facts, hardware=gpu((9, 0)))
     assert "Conv1D is another class" in verdict.reason
     with pytest.raises(MethodRefusedError, match=r"changes torch\.nn\.Linear"):
-        apply_uses(Training(nn.Sequential(nn.Conv1d(1, 1, 1)), build_optimizer=adamw), [TENSORWISE])
+        apply_settings(Training(nn.Sequential(nn.Conv1d(1, 1, 1)), build_optimizer=adamw), [TENSORWISE])
 
 
 def test_the_output_layer_of_a_language_model_keeps_its_format() -> None:
     """Its sizes would fit; GPT-2 has no other linear layer, so nothing changes, and a note says so."""
     plain = training_of("gpt2")
-    apply_uses(plain, [TENSORWISE])
+    apply_settings(plain, [TENSORWISE])
     assert type(plain.model.lm_head) is nn.Linear
     assert "changed nothing" in plain.notes[0]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from advisor.methods.compose import judge
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.forward_probe import ChainProbe, FunctionCounts
 from advisor.training.structure import find_blocks
 from tests.methods.test_chain import (

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.training.processes.world import current_world
 from advisor.training.training import Training
 from advisor.trial.worker.run_trial import standing_for_ranks
@@ -33,4 +33,4 @@ def test_blocks_that_share_parameters_are_refused_with_their_names() -> None:
     with standing_for_ranks(2):
         training = Training(Recurrent(), build_optimizer=adamw, world=current_world())
         with pytest.raises(MethodRefusedError, match=r"blocks share parameters \(0.weight, 0.bias\)"):
-            apply_uses(training, [use("fsdp", reshard=True, mixed_precision="none", offload=False)])
+            apply_settings(training, [use("fsdp", reshard=True, mixed_precision="none", offload=False)])

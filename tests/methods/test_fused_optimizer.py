@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.contract.observe import relative_error
 from tests.methods.tiny import images, training_of
@@ -27,16 +27,16 @@ OPTIMIZERS = {
 }
 
 
-def movement(uses: list[Any], build_optimizer: Any) -> dict[str, torch.Tensor]:
+def movement(settings: list[Any], build_optimizer: Any) -> dict[str, torch.Tensor]:
     training = training_of("convnet", build_optimizer=build_optimizer)
     before = {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(training.optimizer, gamma=0.5)
     for step in range(3):
         torch.manual_seed(step)
         training.step(images(4, seed=step))
         scheduler.step()
-    assert not uses or all(group["fused"] for group in training.optimizer.param_groups)
+    assert not settings or all(group["fused"] for group in training.optimizer.param_groups)
     return {name: parameter.detach() - before[name] for name, parameter in training.model.named_parameters()}
 
 
@@ -54,7 +54,7 @@ def test_groups_are_kept() -> None:
         return torch.optim.AdamW(groups, lr=0.125, betas=(0.5, 0.75))
 
     training = training_of("convnet", build_optimizer=build)
-    apply_uses(training, [FUSED])
+    apply_settings(training, [FUSED])
     first, second = training.optimizer.param_groups
     assert (first["lr"], first["weight_decay"], first["betas"], first["name"]) == (0.5, 0.01, (0.5, 0.75), "slow")
     assert (second["lr"], second["weight_decay"], len(second["params"])) == (0.125, 0.25, 16)
@@ -65,7 +65,7 @@ def test_groups_are_kept() -> None:
 def test_an_optimizer_that_is_fused_already_stays_and_the_user_is_told() -> None:
     training = training_of("convnet", build_optimizer=lambda p: torch.optim.AdamW(p, fused=True))
     optimizer = training.optimizer
-    apply_uses(training, [FUSED])
+    apply_settings(training, [FUSED])
     assert training.optimizer is optimizer
     assert "changed nothing" in training.notes[0]
 
@@ -80,7 +80,7 @@ def one_weight(max_grad_norm: float | None = None) -> Training:
         build_optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
         max_grad_norm=max_grad_norm,
     )
-    apply_uses(training, [FUSED])
+    apply_settings(training, [FUSED])
     training.gradient_scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     return training
 
@@ -113,7 +113,7 @@ def test_under_a_scaled_loss_gradients_are_clipped_in_true_units() -> None:
 )
 def test_an_optimizer_without_a_fused_step_is_refused(build: Any, reason: str) -> None:
     with pytest.raises(MethodRefusedError, match=reason):
-        apply_uses(training_of("convnet", build_optimizer=build), [FUSED])
+        apply_settings(training_of("convnet", build_optimizer=build), [FUSED])
 
 
 def test_a_torch_without_the_kernel_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_torch_without_the_kernel_is_a_refusal(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch, "_fused_sgd_", missing)
     training = training_of("convnet", build_optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
     with pytest.raises(MethodRefusedError, match=r"no fused SGD .*no kernel for this backend$"):
-        apply_uses(training, [FUSED])
+        apply_settings(training, [FUSED])
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adagrad"])
@@ -131,7 +131,7 @@ def test_an_optimizer_that_has_stepped_is_refused(name: str) -> None:
     training = training_of("convnet", build_optimizer=getattr(torch.optim, name))
     training.step(images(2))
     with pytest.raises(MethodRefusedError, match="already stepped"):
-        apply_uses(training, [FUSED])
+        apply_settings(training, [FUSED])
 
 
 def test_hooks_around_a_step_are_run_around_the_steps_of_the_replacement() -> None:
@@ -145,6 +145,6 @@ def test_hooks_around_a_step_are_run_around_the_steps_of_the_replacement() -> No
         return optimizer
 
     training = training_of("convnet", build_optimizer=build)
-    apply_uses(training, [FUSED])
+    apply_settings(training, [FUSED])
     training.step(images(2))
     assert seen == ["before", "after"]

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.formats._loss_scaling import HalfLossScaler
 from advisor.methods.formats._rounding import Rounding
 from advisor.methods.formats._short_state import HalfState
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from advisor.trial.worker.bench import until_updated
 from tests.methods.tiny import images, training_of
@@ -23,7 +23,7 @@ HALF = use("half_weights", rounding="nearest")
 
 def half(**options: Any) -> Training:
     training = training_of("convnet", **options)
-    apply_uses(training, [HALF])
+    apply_settings(training, [HALF])
     return training
 
 
@@ -159,13 +159,13 @@ def test_a_saved_state_is_that_of_the_plain_optimizer() -> None:
 
 def test_updating_in_the_backward_pass_is_refused() -> None:
     with pytest.raises(MethodRefusedError, match="all gradients for overflow"):
-        apply_uses(training_of("convnet"), [HALF, use("optimizer_in_backward")])
+        apply_settings(training_of("convnet"), [HALF, use("optimizer_in_backward")])
 
 
 def test_a_state_that_is_made_before_the_first_step_is_held_as_any_other() -> None:
     """Trap: Adagrad sums squares from its beginning, and in float16 they would be added to as they are."""
     training = training_of("convnet", build_optimizer=lambda p: torch.optim.Adagrad(p, lr=1e-3))
-    apply_uses(training, [HALF])
+    apply_settings(training, [HALF])
     training.step(images(4))
     sums = [(p, entries["sum"]) for p, entries in training.optimizer.state.items()]
     assert all("sum.scale" in training.optimizer.state[p] and value.dtype == torch.float16 for p, value in sums)

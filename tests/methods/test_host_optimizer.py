@@ -14,8 +14,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.hardware.host import HostMemory
-from advisor.methods.compose import apply_uses, judge
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings, judge
+from advisor.methods.setting import use
 from advisor.text.units import format_bytes
 from advisor.training.device_parameter import device_parameter
 from advisor.training.processes.world import World
@@ -36,9 +36,9 @@ OPTIMIZERS = {
 }
 
 
-def trained(uses: list[Any], build_optimizer: Any, steps: int = 3, **options: Any) -> Training:
+def trained(settings: list[Any], build_optimizer: Any, steps: int = 3, **options: Any) -> Training:
     training = training_of("convnet", build_optimizer=build_optimizer, **options)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(training.optimizer, gamma=0.5)
     for step in range(steps):
         torch.manual_seed(step)
@@ -65,15 +65,17 @@ def test_parameters_and_optimizer_state_are_bit_equal_under_a_scheduler(build_op
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 3])
 def test_gradients_of_micro_batches_are_added_in_the_same_order(micro_batch: int) -> None:
-    plain, changed = (trained(uses, adamw, micro_batch=micro_batch, max_grad_norm=0.1) for uses in ([], [ON_HOST]))
+    plain, changed = (
+        trained(settings, adamw, micro_batch=micro_batch, max_grad_norm=0.1) for settings in ([], [ON_HOST])
+    )
     assert_same_state(plain, changed)
 
 
 def test_tied_weights_are_updated_once_with_their_whole_gradient() -> None:
     states = []
-    for uses in ([], [ON_HOST]):
+    for settings in ([], [ON_HOST]):
         training = Training(gpt2(2), build_optimizer=adamw)
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         torch.manual_seed(0)
         training.step(text(2, 16))
         states.append(training.state_dict()["model"])
@@ -83,7 +85,7 @@ def test_tied_weights_are_updated_once_with_their_whole_gradient() -> None:
 def test_the_optimizer_is_the_users_own_and_works_on_copies() -> None:
     training = training_of("convnet")
     optimizer = training.optimizer
-    apply_uses(training, [ON_HOST])
+    apply_settings(training, [ON_HOST])
     assert training.optimizer is optimizer
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     parameters = list(training.model.parameters())
@@ -97,7 +99,7 @@ def test_the_optimizer_is_the_users_own_and_works_on_copies() -> None:
 
 def test_no_gradient_stays_on_the_device() -> None:
     training = training_of("convnet")
-    apply_uses(training, [ON_HOST])
+    apply_settings(training, [ON_HOST])
     training.backward(training.forward(images(2)))
     assert all(parameter.grad is None for parameter in training.model.parameters())
     training.optimizer_step()
@@ -106,9 +108,9 @@ def test_no_gradient_stays_on_the_device() -> None:
 
 def test_clipping_in_a_loop_of_the_user_sees_all_gradients_of_all_passes() -> None:
     norms = []
-    for uses in ([], [ON_HOST]):
+    for settings in ([], [ON_HOST]):
         training = training_of("convnet")
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         for step in range(2):
             torch.manual_seed(step)
             training.backward(training.forward(images(2, seed=step)))
@@ -123,7 +125,7 @@ def test_its_state_goes_on_in_a_plain_training_and_back() -> None:
     plain = training_of("convnet")
     plain.load_state_dict(copy.deepcopy(changed.state_dict()))
     back = training_of("convnet")
-    apply_uses(back, [ON_HOST])
+    apply_settings(back, [ON_HOST])
     back.load_state_dict(copy.deepcopy(plain.state_dict()))
     for training in (changed, plain, back):
         torch.manual_seed(7)
@@ -135,7 +137,7 @@ def test_its_state_goes_on_in_a_plain_training_and_back() -> None:
 def test_parameters_that_somebody_changed_on_the_device_are_not_undone() -> None:
     """Trap: the copies on the host would overwrite a loaded state, or weights that the user has set."""
     plain, changed = training_of("convnet"), training_of("convnet")
-    apply_uses(changed, [ON_HOST])
+    apply_settings(changed, [ON_HOST])
     for training in (plain, changed):
         torch.manual_seed(0)
         training.step(images(2))
@@ -154,7 +156,7 @@ def test_parameters_without_a_gradient_are_left_alone() -> None:
         compute_loss=lambda model, batch: model[2](model[0](batch)).mean(),
         build_optimizer=lambda _: torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5),
     )
-    apply_uses(training, [ON_HOST])
+    apply_settings(training, [ON_HOST])
     before = copy.deepcopy(model.state_dict())
     training.step(torch.ones(2, 4))
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
@@ -219,7 +221,7 @@ class TestRefusals:
             monkeypatch.setattr("advisor.methods.optimizers.host_optimizer.host_memory", lambda host=host: host)
             training = training_of("convnet", micro_batch=micro_batch)
             with contextlib.nullcontext() if fits else pytest.raises(MethodRefusedError, match=format_bytes(free)):
-                apply_uses(training, [ON_HOST])
+                apply_settings(training, [ON_HOST])
 
     def test_sparse_gradients(self) -> None:
         model = nn.Embedding(8, 4, sparse=True)
@@ -228,15 +230,15 @@ class TestRefusals:
             compute_loss=lambda model, batch: model(batch).sum(),
             build_optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         )
-        apply_uses(training, [ON_HOST])
+        apply_settings(training, [ON_HOST])
         with pytest.raises(MethodRefusedError, match="sparse=False"):
             training.step(torch.tensor([1, 2]))
 
     def test_several_ranks(self) -> None:
         with pytest.raises(MethodRefusedError, match="before they are averaged"):
-            apply_uses(training_of("convnet", world=World(0, 2)), [ON_HOST])
+            apply_settings(training_of("convnet", world=World(0, 2)), [ON_HOST])
 
     @pytest.mark.parametrize("other", [use("precision", dtype="fp16"), use("optimizer_in_backward")])
     def test_what_needs_the_gradients_on_the_device(self, other: Any) -> None:
         with pytest.raises(MethodRefusedError, match="cannot be combined"):
-            apply_uses(training_of("convnet"), [ON_HOST, other])
+            apply_settings(training_of("convnet"), [ON_HOST, other])

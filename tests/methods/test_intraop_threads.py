@@ -10,10 +10,10 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.hardware.rates import Bandwidth, DeviceRates
-from advisor.methods.compose import apply_uses, judge
+from advisor.methods.compose import apply_settings, judge
 from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.process.intraop_threads import IntraopThreads
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.workload.facts import Facts
 from tests.methods.tiny import cpu, facts_of, gpu, training_of
 
@@ -26,7 +26,7 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def count(number: int) -> MethodUse:
+def count(number: int) -> MethodSetting:
     return use("intraop_threads", count=number)
 
 
@@ -45,7 +45,7 @@ def with_rates(**thread_rates: float) -> Facts:
 
 def test_steps_are_made_with_so_many_threads_until_the_training_closes() -> None:
     training = training_of("convnet")
-    apply_uses(training, (count(2),))
+    apply_settings(training, (count(2),))
     assert torch.get_num_threads() == 2
     assert training.notes == []
     training.close()
@@ -54,7 +54,7 @@ def test_steps_are_made_with_so_many_threads_until_the_training_closes() -> None
 
 def test_where_the_process_has_no_more_threads_it_says_that_it_changed_nothing() -> None:
     training = training_of("convnet")
-    apply_uses(training, (count(4),))
+    apply_settings(training, (count(4),))
     assert torch.get_num_threads() == 4
     (note,) = training.notes
     assert "changed nothing" in note

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.kernels._linear_head import chunked_loss, exposes_linear_head, find_linear_head
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.methods.test_out_of_memory import ON_A_MIG_INSTANCE
 from tests.methods.tiny import VOCABULARY, adamw, convnet, gpt2, images, text
@@ -162,8 +162,8 @@ def test_micro_batches_still_weigh_by_targets_after_the_loss_was_replaced() -> N
     batch = text(4, 16)
     batch["labels"][1:, 3:] = -100
     states = []
-    for options, uses in (({}, []), ({"micro_batch": 1}, [use("chunked_cross_entropy", chunks=8)])):
+    for options, settings in (({}, []), ({"micro_batch": 1}, [use("chunked_cross_entropy", chunks=8)])):
         training = Training(gpt2(dropout=0.0), build_optimizer=adamw, **options)
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         states.append(float(training.step(batch)))
     assert states[1] == pytest.approx(states[0], rel=1e-6)

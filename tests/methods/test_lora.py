@@ -14,8 +14,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.structure import matrix_layers, matrix_shapes, parameter_bytes
 from advisor.training.training import Training
 from tests.methods.tiny import MODELS, adamw, convnet, gpt2, import_bitsandbytes, text, training_of
@@ -30,9 +30,9 @@ def _libraries() -> None:
     import_bitsandbytes()
 
 
-def with_adapters(model: str, *uses: MethodUse, **options: Any) -> Training:
+def with_adapters(model: str, *settings: MethodSetting, **options: Any) -> Training:
     training = training_of(model, **options)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     return training
 
 
@@ -69,7 +69,7 @@ def test_running_statistics_are_still_updated() -> None:
 
 
 @BOTH
-def test_a_plain_model_computes_with_the_saved_state_what_the_adapted_one_does(adapted: MethodUse) -> None:
+def test_a_plain_model_computes_with_the_saved_state_what_the_adapted_one_does(adapted: MethodSetting) -> None:
     training = with_adapters("gpt2", adapted)
     trained(training, "gpt2", steps=5)
     fresh = gpt2()
@@ -81,7 +81,7 @@ def test_a_plain_model_computes_with_the_saved_state_what_the_adapted_one_does(a
 
 
 @BOTH
-def test_a_state_of_plain_training_loads_and_is_trained_on(adapted: MethodUse) -> None:
+def test_a_state_of_plain_training_loads_and_is_trained_on(adapted: MethodSetting) -> None:
     plain = training_of("gpt2")
     trained(plain, "gpt2", steps=5)
     state = plain.state_dict()["model"]
@@ -97,7 +97,7 @@ def test_a_state_of_plain_training_loads_and_is_trained_on(adapted: MethodUse) -
 
 
 @BOTH
-def test_adapters_of_another_rank_are_refused_and_merged_ones_are_not(adapted: MethodUse) -> None:
+def test_adapters_of_another_rank_are_refused_and_merged_ones_are_not(adapted: MethodSetting) -> None:
     first = with_adapters("gpt2", adapted)
     second = with_adapters("gpt2", use(adapted.name, rank=32))
     state = first.state_dict()
@@ -112,13 +112,13 @@ def test_the_model_is_not_marked_as_one_whose_adapters_alone_are_saved() -> None
 
 
 @BOTH
-def test_training_goes_on_to_the_bit_in_a_model_that_began_with_other_weights(adapted: MethodUse) -> None:
+def test_training_goes_on_to_the_bit_in_a_model_that_began_with_other_weights(adapted: MethodSetting) -> None:
     first = with_adapters("gpt2", adapted)
     trained(first, "gpt2", steps=3)
     other = gpt2()
     nn.init.normal_(other.transformer.h[1].mlp.c_fc.weight)
     second = Training(other, build_optimizer=adamw)
-    apply_uses(second, [adapted])
+    apply_settings(second, [adapted])
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     assert trained(first, "gpt2") == trained(second, "gpt2")
 
@@ -189,7 +189,7 @@ def test_another_float_format_is_for_what_is_computed_not_for_the_scales() -> No
 
 @pytest.mark.parametrize("extra", ["precision", "checkpoint"])
 @BOTH
-def test_adapters_train_alike_under_wrappers_and_autocast(adapted: MethodUse, extra: str) -> None:
+def test_adapters_train_alike_under_wrappers_and_autocast(adapted: MethodSetting, extra: str) -> None:
     other = use("precision", dtype="bf16") if extra == "precision" else use("checkpoint", every=1)
     alone, together = with_adapters("gpt2", adapted), with_adapters("gpt2", adapted, other)
     losses = trained(alone, "gpt2", steps=3), trained(together, "gpt2", steps=3)
@@ -210,10 +210,10 @@ class Encoder(nn.Module):
 
 
 @BOTH
-def test_torch_attention_is_left_whole_and_evaluation_sees_the_adapters(adapted: MethodUse) -> None:
+def test_torch_attention_is_left_whole_and_evaluation_sees_the_adapters(adapted: MethodSetting) -> None:
     """Trap: torch's fast path for evaluation takes the weights of the layers and never calls them."""
     training = Training(Encoder(), build_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01))
-    apply_uses(training, [adapted])
+    apply_settings(training, [adapted])
     names = {name.partition(".lora_")[0] for name, p in training.model.named_parameters() if p.requires_grad}
     assert names == {f"encoder.layers.{number}.linear{which}" for number in (0, 1) for which in (1, 2)}
     batch = torch.randn(4, 6, 32, generator=torch.Generator().manual_seed(0))
@@ -230,7 +230,7 @@ def test_a_weight_that_the_loss_takes_as_it_is_is_not_rounded() -> None:
 
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     training = Training(model, linear_head=head)
-    apply_uses(training, [QLORA])
+    apply_settings(training, [QLORA])
     assert type(model[2]) is nn.Linear
     assert [name for name, p in model.named_parameters() if p.requires_grad] == [
         "0.lora_A.default.weight",
@@ -247,10 +247,12 @@ def test_what_has_no_weight_of_its_own_gets_no_adapter() -> None:
 
 
 @BOTH
-def test_a_library_that_cannot_be_imported_is_a_refusal(adapted: MethodUse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_be_imported_is_a_refusal(
+    adapted: MethodSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MethodRefusedError, match="peft cannot be imported"):
-        apply_uses(training_of("gpt2"), [adapted])
+        apply_settings(training_of("gpt2"), [adapted])
 
 
 @pytest.mark.parametrize("method", [each for each in CATALOGUE if each.requires], ids=lambda each: each.name)

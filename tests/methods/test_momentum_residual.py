@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
+from advisor.methods.compose import apply_settings, judge
 from advisor.methods.recompute import _reversible as reversible
 from advisor.methods.recompute._reversible import MomentumRunner
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.block_call import BlockCall
 from advisor.training.training import Training
 from tests.contract.observe import LiveBytes, relative_error
@@ -25,7 +25,7 @@ CALL = BlockCall(None, (), {})
 MOMENTA = (0.9, 0.99)
 
 
-def momentum_residual(momentum: float = 0.9) -> MethodUse:
+def momentum_residual(momentum: float = 0.9) -> MethodSetting:
     return use("momentum_residual", momentum=momentum)
 
 
@@ -158,7 +158,7 @@ def test_blocks_that_cannot_be_inverted_are_refused_in_the_first_step() -> None:
 
     model = nn.Sequential(*(Steep(nn.Linear(16, 16), nn.Tanh()) for _ in range(12)))
     training = Training(model, compute_loss=lambda model, batch: model(batch).square().mean())
-    apply_uses(training, [momentum_residual()])
+    apply_settings(training, [momentum_residual()])
     with pytest.raises(MethodRefusedError, match="rounding errors grow too fast"):
         training.step(batch())
 
@@ -232,7 +232,7 @@ def test_a_block_that_changes_the_shape_runs_as_it_did_and_the_velocity_begins_a
         return kept_by_autograd(rest, hidden, 0.9).square().sum()
 
     training, plain = Training(Narrowing()), Narrowing()
-    apply_uses(training, [momentum_residual()])
+    apply_settings(training, [momentum_residual()])
     for _ in range(2):  # The first pass finds out which block it is.
         for each in (training.model, plain):
             each.zero_grad()
@@ -247,7 +247,7 @@ def test_a_block_that_changes_the_shape_runs_as_it_did_and_the_velocity_begins_a
 
 def test_blocks_that_all_change_the_shape_are_refused_in_the_first_step() -> None:
     training = Training(Narrowing((16, 8, 4, 2)))
-    apply_uses(training, [momentum_residual()])
+    apply_settings(training, [momentum_residual()])
     with pytest.raises(MethodRefusedError, match="none of the repeated blocks returns the shape"):
         training.step((batch(),))
 
@@ -280,7 +280,7 @@ def test_a_block_that_changes_its_mind_about_the_shape_is_refused() -> None:
 
 def test_evaluation_has_the_momentum_too() -> None:
     training = Training(Narrowing(), build_optimizer=adamw)
-    apply_uses(training, [momentum_residual()])
+    apply_settings(training, [momentum_residual()])
     training.model.eval()
     recorded = float(training.forward((batch(),)).detach())
     training.model.train()
@@ -290,7 +290,7 @@ def test_evaluation_has_the_momentum_too() -> None:
 def test_evaluation_before_the_first_step_finds_out_which_blocks_change_the_shape() -> None:
     evaluated, stepped = Training(Narrowing(), build_optimizer=adamw), Training(Narrowing(), build_optimizer=adamw)
     for training in (evaluated, stepped):
-        apply_uses(training, [momentum_residual()])
+        apply_settings(training, [momentum_residual()])
         training.model.eval()
     before = float(evaluated.evaluate(lambda model: model(batch())))
     assert before == pytest.approx(float(stepped.forward((batch(),)).detach()), rel=1e-6)
@@ -299,9 +299,9 @@ def test_evaluation_before_the_first_step_finds_out_which_blocks_change_the_shap
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("momentum", MOMENTA)
 def test_losses_fall_as_in_plain_training(model: str, momentum: float) -> None:
-    def fallen(*uses: MethodUse) -> float:
+    def fallen(*settings: MethodSetting) -> float:
         training = training_of(model)
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         torch.manual_seed(1)
         losses = [float(training.step(MODELS[model][1](4))) for _ in range(20)]
         return losses[0] - losses[-1]

@@ -12,8 +12,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.measure.memory.meter import optimizer_state_bytes
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.methods.tiny import text, training_of
 
@@ -61,7 +61,7 @@ def stacked(build_optimizer: Any = torch.optim.AdamW) -> Training:
 
 def test_it_trains_as_torchs_muon_and_adamw_side_by_side() -> None:
     training = stacked(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1))
-    apply_uses(training, [MUON])
+    apply_settings(training, [MUON])
     by_hand = Stack()
     matrices = [p for p in by_hand.blocks.parameters() if p.dim() == 2]
     rest = [p for p in by_hand.parameters() if all(p is not one for one in matrices)]
@@ -81,7 +81,7 @@ def test_it_trains_as_torchs_muon_and_adamw_side_by_side() -> None:
 
 def test_matrices_of_the_blocks_keep_one_momentum_instead_of_two_moments() -> None:
     plain, with_muon = stacked(), stacked()
-    apply_uses(with_muon, [MUON])
+    apply_settings(with_muon, [MUON])
     for training in (plain, with_muon):
         training.step(tokens())
     matrices = 3 * 2 * 16 * 32
@@ -91,7 +91,7 @@ def test_matrices_of_the_blocks_keep_one_momentum_instead_of_two_moments() -> No
 
 def test_embedding_and_output_layer_stay_where_they_are_also_where_they_are_one() -> None:
     training = training_of("gpt2")
-    apply_uses(training, [MUON])
+    apply_settings(training, [MUON])
     muon, *rest = training.optimizer.param_groups
     names = {id(parameter): name for name, parameter in training.model.named_parameters()}
     stepped = {names[id(parameter)] for parameter in muon["params"]}
@@ -107,7 +107,7 @@ def test_each_group_gives_its_matrices_its_own_rate_and_a_schedule_moves_both_pa
         return torch.optim.AdamW([{"params": decayed, "lr": 0.5}, {"params": others, "weight_decay": 0.0}], lr=0.25)
 
     training = stacked(build)
-    apply_uses(training, [MUON])
+    apply_settings(training, [MUON])
     assert [group["lr"] for group in training.optimizer.param_groups] == [0.5, 0.5, 0.25]
     scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, step_size=1, gamma=0.5)
     training.step(tokens())
@@ -123,10 +123,10 @@ def test_each_group_gives_its_matrices_its_own_rate_and_a_schedule_moves_both_pa
 def test_it_goes_on_where_its_state_was_saved() -> None:
     whole, first = stacked(), stacked()
     for training in (whole, first):
-        apply_uses(training, [MUON])
+        apply_settings(training, [MUON])
         training.step(tokens(1))
     second = stacked()
-    apply_uses(second, [MUON])
+    apply_settings(second, [MUON])
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for training in (whole, second):
         training.step(tokens(2))
@@ -138,7 +138,7 @@ def test_it_goes_on_where_its_state_was_saved() -> None:
 def test_a_copy_of_it_steps_as_it_does_itself(copied: Any) -> None:
     """With its own parameters and its own rates: nothing is shared with what it was copied from."""
     training = stacked()
-    apply_uses(training, [MUON])
+    apply_settings(training, [MUON])
     training.step(tokens(1))
     loss(training.model, tokens(2)).backward()
     before = copy.deepcopy(training.model.state_dict())
@@ -163,14 +163,14 @@ def test_the_users_step_hooks_run_once_in_each_step() -> None:
         return optimizer
 
     training = stacked(build)
-    apply_uses(training, [MUON])
+    apply_settings(training, [MUON])
     training.step(tokens())
     assert len(counted) == 1
 
 
 def test_the_loss_falls() -> None:
     training = training_of("gpt2", dropout=0.0)
-    apply_uses(training, [MUON])
+    apply_settings(training, [MUON])
     losses = [float(training.step(text(4))) for _ in range(8)]
     assert losses[-1] < losses[0]
 
@@ -185,9 +185,9 @@ def test_the_loss_falls() -> None:
 )
 def test_an_optimizer_that_it_cannot_stand_beside_is_refused(build: Any, reason: str) -> None:
     with pytest.raises(MethodRefusedError, match=reason):
-        apply_uses(stacked(build), [MUON])
+        apply_settings(stacked(build), [MUON])
 
 
 def test_a_model_without_matrices_in_its_blocks_is_refused() -> None:
     with pytest.raises(MethodRefusedError, match="have no parameter that is a trained matrix"):
-        apply_uses(training_of("convnet"), [MUON])
+        apply_settings(training_of("convnet"), [MUON])

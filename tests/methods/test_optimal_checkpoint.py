@@ -11,10 +11,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.recompute._block_costs import BlockCosts
 from advisor.methods.recompute.optimal_plan import Unit
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.chain import Chain
 from advisor.training.processes.world import World
 from advisor.training.structure import find_blocks
@@ -103,13 +103,13 @@ class TestThePlan:
                 return hidden + self.dropout(self.norm(hidden).tanh())
 
         states = []
-        for uses in ([], *([use("optimal_checkpoint", budget=budget)] for budget in BUDGETS)):
+        for settings in ([], *([use("optimal_checkpoint", budget=budget)] for budget in BUDGETS)):
             torch.manual_seed(0)
             model = nn.Sequential(*[Block() for _ in range(9)])
             training = Training(
                 model, compute_loss=lambda model, batch: model(batch).square().mean(), build_optimizer=adamw
             )
-            apply_uses(training, uses)
+            apply_settings(training, settings)
             for step in range(3):
                 torch.manual_seed(step)
                 training.step(torch.linspace(-1.0, 1.0, 32).view(4, 8))
@@ -133,7 +133,7 @@ class TestThePlan:
         told: list[Any] = []
         training = deep(4)
         training.world = Following()
-        apply_uses(training, [use("optimal_checkpoint", budget=0.6)])
+        apply_settings(training, [use("optimal_checkpoint", budget=0.6)])
         training.step(batch())
         assert [type(unit) for unit in told[0]] == [Unit] * 4
         chain = training.model[0]._chain  # type: ignore[index]
@@ -162,7 +162,7 @@ class TestWhatWasSettled:
         first = planned(12, 0.4, (1, 3))
         again = deep(12, wide=(1, 3))
         again.settled.update(first.settled)
-        apply_uses(again, [use("optimal_checkpoint", budget=0.4)])
+        apply_settings(again, [use("optimal_checkpoint", budget=0.4)])
         assert again.settling_steps == 0
         assert again.after_step == []
         assert chain_segments(again) == chain_segments(first) != set()
@@ -173,7 +173,7 @@ class TestWhatWasSettled:
         settled = {"optimal_checkpoint": '{"plan":[[0,1],2,[3]]}'}
         training = deep(4)
         training.settled.update(settled)
-        apply_uses(training, [use("optimal_checkpoint", budget=0.6)])
+        apply_settings(training, [use("optimal_checkpoint", budget=0.6)])
         training.step(batch())
         assert chain_segments(training) == {(0, 2), (3, 4)}
 
@@ -181,13 +181,13 @@ class TestWhatWasSettled:
         first = planned(3, 0.1)
         again = deep(3)
         again.settled.update(first.settled)
-        apply_uses(again, [use("optimal_checkpoint", budget=0.1)])
+        apply_settings(again, [use("optimal_checkpoint", budget=0.1)])
         assert again.notes == first.notes != []
 
     def test_a_plan_of_another_model_is_not_followed(self) -> None:
         training = deep(6)
         training.settled.update(planned(5, 0.4).settled)
-        apply_uses(training, [use("optimal_checkpoint", budget=0.4)])
+        apply_settings(training, [use("optimal_checkpoint", budget=0.4)])
         (note,) = training.notes
         assert "none for the blocks of this model; a new one is made" in note
         training.step(batch())
@@ -198,7 +198,7 @@ class TestWhatWasSettled:
         training = deep(4)
         training.settled["optimal_checkpoint"] = text
         with pytest.raises(MethodRefusedError, match="leave it out, and a new one is made"):
-            apply_uses(training, [use("optimal_checkpoint", budget=0.4)])
+            apply_settings(training, [use("optimal_checkpoint", budget=0.4)])
 
     def test_a_trace_says_that_it_had_no_seconds(self) -> None:
         with FakeTensorMode():

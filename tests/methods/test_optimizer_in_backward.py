@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.training.processes.world import World
 from advisor.training.training import Training
 from tests.methods.tiny import adamw, gpt2, images, text, training_of
@@ -28,9 +28,9 @@ OPTIMIZERS = {
 }
 
 
-def trained(uses: list[Any], build_optimizer: Any, steps: int = 3) -> Training:
+def trained(settings: list[Any], build_optimizer: Any, steps: int = 3) -> Training:
     training = training_of("convnet", build_optimizer=build_optimizer)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(training.optimizer, gamma=0.5)
     for step in range(steps):
         torch.manual_seed(step)
@@ -54,9 +54,9 @@ def test_parameters_and_optimizer_state_are_bit_equal_under_a_scheduler(build_op
 
 def test_tied_weights_are_updated_once_with_their_whole_gradient() -> None:
     states = []
-    for uses in ([], [IN_BACKWARD]):
+    for settings in ([], [IN_BACKWARD]):
         training = Training(gpt2(2), build_optimizer=adamw)
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         torch.manual_seed(0)
         training.step(text(2, 16))
         states.append(training.state_dict()["model"])
@@ -65,7 +65,7 @@ def test_tied_weights_are_updated_once_with_their_whole_gradient() -> None:
 
 def test_gradients_are_gone_after_the_backward_pass() -> None:
     training = training_of("convnet")
-    apply_uses(training, [IN_BACKWARD])
+    apply_settings(training, [IN_BACKWARD])
     training.backward(training.forward(images(2)))
     assert all(parameter.grad is None for parameter in training.model.parameters())
 
@@ -73,18 +73,18 @@ def test_gradients_are_gone_after_the_backward_pass() -> None:
 class TestRefusals:
     def test_clipping_by_the_workload(self) -> None:
         with pytest.raises(MethodRefusedError, match=r"max_grad_norm=1\.0"):
-            apply_uses(training_of("convnet", max_grad_norm=1.0), [IN_BACKWARD])
+            apply_settings(training_of("convnet", max_grad_norm=1.0), [IN_BACKWARD])
 
     def test_clipping_in_a_loop_of_the_user(self) -> None:
         training = training_of("convnet")
-        apply_uses(training, [IN_BACKWARD])
+        apply_settings(training, [IN_BACKWARD])
         training.backward(training.forward(images(2)))
         with pytest.raises(MethodRefusedError, match="remove optimizer_in_backward"):
             training.clip_grad_norm(1.0)
 
     def test_accumulation_in_a_loop_of_the_user(self) -> None:
         training = training_of("convnet")
-        apply_uses(training, [IN_BACKWARD])
+        apply_settings(training, [IN_BACKWARD])
         training.backward(training.forward(images(2)))
         with pytest.raises(MethodRefusedError, match=r"second gradient before optimizer_step\(\)"):
             training.backward(training.forward(images(2)))
@@ -93,7 +93,7 @@ class TestRefusals:
         training = training_of("convnet")
         training.gradient_scaler = torch.amp.GradScaler("cpu")
         with pytest.raises(MethodRefusedError, match="float16"):
-            apply_uses(training, [IN_BACKWARD])
+            apply_settings(training, [IN_BACKWARD])
 
     def test_optimizers_that_look_at_all_parameters_or_are_unknown(self) -> None:
         class Mine(torch.optim.SGD):
@@ -101,11 +101,11 @@ class TestRefusals:
 
         for build in (lambda p: torch.optim.LBFGS(p), lambda p: Mine(p, lr=0.1)):
             with pytest.raises(MethodRefusedError, match="parameters one by one"):
-                apply_uses(training_of("convnet", build_optimizer=build), [IN_BACKWARD])
+                apply_settings(training_of("convnet", build_optimizer=build), [IN_BACKWARD])
 
     def test_several_ranks(self) -> None:
         with pytest.raises(MethodRefusedError, match="gradients that are not yet averaged"):
-            apply_uses(training_of("convnet", world=World(0, 2)), [IN_BACKWARD])
+            apply_settings(training_of("convnet", world=World(0, 2)), [IN_BACKWARD])
 
 
 def test_frozen_parameters_are_left_alone() -> None:
@@ -116,7 +116,7 @@ def test_frozen_parameters_are_left_alone() -> None:
         compute_loss=lambda model, batch: model(batch).mean(),
         build_optimizer=lambda _: torch.optim.SGD(model.parameters(), lr=0.1),
     )
-    apply_uses(training, [IN_BACKWARD])
+    apply_settings(training, [IN_BACKWARD])
     before = model[0].weight.clone()
     training.step(torch.ones(2, 4))
     assert torch.equal(model[0].weight, before)
@@ -131,7 +131,7 @@ def test_a_parameter_that_is_unfrozen_later_is_not_silently_left_as_it_is() -> N
         return adamw(members)
 
     training = training_of("convnet", build_optimizer=build)
-    apply_uses(training, [use("optimizer_in_backward")])
+    apply_settings(training, [use("optimizer_in_backward")])
     training.step(images(2))
     frozen[0].requires_grad_()
     with pytest.raises(MethodRefusedError, match="1 began to later"):

@@ -11,8 +11,8 @@ import torch
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations._host_copies import HostBound, HostCopy
 from advisor.methods.activations._overlapped_copies import Copier, OverlappedMove, copier_by_device
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import use
 from advisor.training.saved.tensor_pipeline import SavedTensorPipeline
 from tests.methods.tiny import images, training_of
 
@@ -229,9 +229,9 @@ def test_a_cpu_and_fake_tensors_are_copied_at_once_and_one_copier_serves_a_devic
 @pytest.mark.parametrize("ahead", [0.1, 0.25])
 def test_gradients_are_bit_equal_over_several_steps(ahead: float) -> None:
     states = []
-    for uses in ([], [use("overlapped_swap", min_bytes=2**20, ahead=ahead)]):
+    for settings in ([], [use("overlapped_swap", min_bytes=2**20, ahead=ahead)]):
         training = training_of("convnet")
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         for step in range(3):
             torch.manual_seed(step)
             training.step(images(8, seed=step))

@@ -7,9 +7,9 @@ import pytest
 
 from advisor.errors import NothingPredictedError
 from advisor.hardware.mesh import Mesh
-from advisor.methods.compose import apply_uses, conflict_between, judge
+from advisor.methods.compose import apply_settings, conflict_between, judge
 from advisor.methods.pipeline.schedule_rules import SCHEDULES
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.processes.world import current_world
 from advisor.trial.worker.run_trial import standing_for_ranks
 from tests.methods.tiny import cpu, facts_of, training_of
@@ -17,7 +17,7 @@ from tests.methods.tiny import cpu, facts_of, training_of
 DDP = use("ddp", bucket_views=True, static_graph=False)
 
 
-def piped(schedule: str = "1f1b") -> MethodUse:
+def piped(schedule: str = "1f1b") -> MethodSetting:
     return use("pipeline", schedule=schedule)
 
 
@@ -57,9 +57,11 @@ def test_blocks_that_are_no_chain_are_refused_with_what_was_seen() -> None:
         (use("checkpoint", every=1), ()),
         (DDP, ()),
     ],
-    ids=lambda one: one.name if isinstance(one, MethodUse) else "",
+    ids=lambda one: one.name if isinstance(one, MethodSetting) else "",
 )
-def test_what_a_schedule_cannot_do_is_a_conflict_with_its_reason(other: MethodUse, schedules: tuple[str, ...]) -> None:
+def test_what_a_schedule_cannot_do_is_a_conflict_with_its_reason(
+    other: MethodSetting, schedules: tuple[str, ...]
+) -> None:
     found = {schedule: conflict_between([piped(schedule), other]) for schedule in SCHEDULES}
     assert {schedule for schedule, reason in found.items() if reason} == set(schedules)
 
@@ -68,4 +70,4 @@ def test_a_trace_has_no_other_stages_and_says_so() -> None:
     with standing_for_ranks(2):
         training = training_of("gpt2", world=current_world(Mesh(pipeline=2)))
         with pytest.raises(NothingPredictedError, match="a trace has one process"):
-            apply_uses(training, [piped()])
+            apply_settings(training, [piped()])

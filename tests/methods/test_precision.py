@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import advisor
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Verdict
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.formats.precision import Precision, use_tf32
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from tests.methods.tiny import cpu, facts_of, gpu, images, training_of
 
 
@@ -27,7 +27,7 @@ def switches() -> list[str]:
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_master_weights_gradients_and_state_stay_float32(dtype: str) -> None:
     training = training_of("convnet")
-    apply_uses(training, [use("precision", dtype=dtype)])
+    apply_settings(training, [use("precision", dtype=dtype)])
     training.backward(training.forward(images(2)))
     assert {parameter.dtype for parameter in training.model.parameters()} == {torch.float32}
     assert {parameter.grad.dtype for parameter in training.model.parameters() if parameter.grad is not None} == {
@@ -39,12 +39,12 @@ def test_a_model_that_is_not_float32_is_refused() -> None:
     training = training_of("convnet")
     training.model.to(torch.bfloat16)
     with pytest.raises(MethodRefusedError, match=r"master weights must be float32.*bfloat16"):
-        apply_uses(training, [use("precision", dtype="bf16")])
+        apply_settings(training, [use("precision", dtype="bf16")])
 
 
 def test_float16_skips_a_step_whose_scaled_gradients_overflow_and_goes_on() -> None:
     training = training_of("convnet")
-    apply_uses(training, [use("precision", dtype="fp16")])
+    apply_settings(training, [use("precision", dtype="fp16")])
     training.gradient_scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
     before = training.model.head.weight.detach().clone()  # type: ignore[union-attr,operator]
     training.step(images(2))
@@ -89,7 +89,7 @@ def test_nothing_sets_the_older_switches_of_tf32() -> None:
 def test_under_fake_tensors_gradients_are_taken_as_finite_and_the_scale_as_it_began() -> None:
     with FakeTensorMode():
         training = training_of("convnet")
-        apply_uses(training, [use("precision", dtype="fp16")])
+        apply_settings(training, [use("precision", dtype="fp16")])
         assert isinstance(training.step(images(2)), FakeTensor)
         assert training.gradient_scaler is not None
         assert training.gradient_scaler.get_scale() == 2.0**16

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
+from advisor.methods.compose import apply_settings, judge
 from advisor.methods.formats import _float32_updates as float32_updates
 from advisor.methods.formats.pure_bf16 import PureBf16
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.measure.tiny import meter
 from tests.methods.tiny import adamw, cpu, facts_of, gpu, images, text, training_of
@@ -44,7 +44,7 @@ ONE = (torch.ones(1),)
 def test_a_thousand_small_updates_are_kept_on_the_average_or_lost(setting: Any, kept: bool) -> None:
     """Trap: 1 - 1/1000 is nearest to 1 in bfloat16, so that nothing moves however often it is tried."""
     training = Training(Weights(2000), build_optimizer=sgd(2.0**-12))
-    apply_uses(training, [setting])
+    apply_settings(training, [setting])
     for _ in range(1000):
         training.step(ONE)
     moved = 1.0 - float(training.model.weights[0].detach().double().mean())  # type: ignore[index,union-attr]
@@ -56,7 +56,7 @@ def test_the_decay_of_a_moment_is_kept_on_the_average() -> None:
     held = {}
     for setting in (STOCHASTIC, NEAREST):
         training = Training(Weights(2000), build_optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3))
-        apply_uses(training, [setting])
+        apply_settings(training, [setting])
         for step in range(201):
             training.step((torch.full((1,), 1.0 if step == 0 else 1e-6),))
         held[setting.label] = float(_state(training)[0]["exp_avg_sq"].double().mean())
@@ -79,7 +79,7 @@ def test_the_decay_of_a_moment_is_kept_on_the_average() -> None:
 def test_any_optimizer_of_torch_keeps_its_state_in_bfloat16_and_goes_on_from_it(build: Any) -> None:
     first, second = training_of("convnet", build_optimizer=build), training_of("convnet", build_optimizer=build)
     for training in (first, second):
-        apply_uses(training, [STOCHASTIC])
+        apply_settings(training, [STOCHASTIC])
     first.step(images(2))
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for step in range(2):
@@ -96,7 +96,7 @@ def test_any_optimizer_of_torch_keeps_its_state_in_bfloat16_and_goes_on_from_it(
 
 def test_the_state_of_a_plain_optimizer_is_taken_and_given() -> None:
     plain, short = training_of("convnet"), training_of("convnet")
-    apply_uses(short, [STOCHASTIC])
+    apply_settings(short, [STOCHASTIC])
     plain.step(images(2))
     short.load_state_dict(plain.state_dict())
     short.step(images(2))
@@ -117,7 +117,7 @@ def test_only_a_part_of_the_parameters_exists_in_float32_at_a_time(monkeypatch: 
         return plain(self, closure)
 
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
-    apply_uses(training, [STOCHASTIC])
+    apply_settings(training, [STOCHASTIC])
     training.step(ONE)
     assert seen == [[40, 50], [20], [300], [10]]
     assert all(bool((weight == 0.5).all()) for weight in training.model.weights)  # type: ignore[union-attr]
@@ -133,7 +133,7 @@ def test_no_more_than_a_quarter_of_a_small_model_exists_in_float32_at_a_time(mon
         return plain(self, closure)
 
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
-    apply_uses(training, [STOCHASTIC])
+    apply_settings(training, [STOCHASTIC])
     training.step(ONE)
     assert seen == [5, 5, 5, 5]
 
@@ -142,10 +142,10 @@ def test_a_step_needs_half_the_memory_and_a_part_in_float32(monkeypatch: pytest.
     """In bytes for each parameter: 16 in float32; 8 in bfloat16, and beside them what is worked on."""
     monkeypatch.setattr(float32_updates, "_AT_ONCE", 2**12)
     peaks = []
-    for uses in ([], [STOCHASTIC]):
+    for settings in ([], [STOCHASTIC]):
         measuring = meter()  # What exists now is not counted.
         training = Training(Weights(*[2**12] * 32), build_optimizer=lambda p: torch.optim.AdamW(p, foreach=False))
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         with measuring, measuring.guarding(ONE):
             training.step(ONE)
             _, memory = measuring.measured_step(training, ONE)
@@ -156,7 +156,7 @@ def test_a_step_needs_half_the_memory_and_a_part_in_float32(monkeypatch: pytest.
 
 def test_hooks_and_schedulers_see_one_step_of_the_parameters_themselves() -> None:
     training = training_of("convnet")
-    apply_uses(training, [STOCHASTIC])
+    apply_settings(training, [STOCHASTIC])
     scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, step_size=1, gamma=0.5)
     seen: list[Any] = []
     training.optimizer.register_step_pre_hook(lambda optimizer, *_: seen.append(optimizer.param_groups[0]["params"]))
@@ -169,7 +169,7 @@ def test_hooks_and_schedulers_see_one_step_of_the_parameters_themselves() -> Non
 
 def test_normalizations_with_running_statistics_and_losses_stay_in_float32() -> None:
     training = training_of("convnet")
-    apply_uses(training, [STOCHASTIC])
+    apply_settings(training, [STOCHASTIC])
     loss = training.step(images(2))
     assert loss.dtype == torch.float32
     dtypes = {name.split(".")[-2]: p.dtype for name, p in training.model.named_parameters()}
@@ -181,7 +181,7 @@ def test_normalizations_with_running_statistics_and_losses_stay_in_float32() -> 
 def test_running_statistics_are_those_of_a_training_in_float32() -> None:
     """Trap: in bfloat16 they would stop to move once a batch changes them by less than 1/256."""
     plain, short = training_of("convnet"), training_of("convnet")
-    apply_uses(short, [STOCHASTIC])
+    apply_settings(short, [STOCHASTIC])
     for training in (plain, short):
         torch.manual_seed(0)
         for step in range(8):
@@ -207,7 +207,7 @@ class WithTables(nn.Module):
 
 def test_floats_are_cast_where_the_model_is_called_and_only_saved_buffers_are_shortened() -> None:
     training = Training(WithTables(), build_optimizer=adamw)
-    apply_uses(training, [STOCHASTIC])
+    apply_settings(training, [STOCHASTIC])
     training.step({"inputs": torch.randn(2, 4), "scale": torch.ones(1)})
     assert training.model.positions.dtype == torch.bfloat16
     assert training.model.frequencies.dtype == torch.float32
@@ -215,7 +215,7 @@ def test_floats_are_cast_where_the_model_is_called_and_only_saved_buffers_are_sh
 
 def test_tied_weights_stay_tied() -> None:
     training = training_of("gpt2")
-    apply_uses(training, [STOCHASTIC])
+    apply_settings(training, [STOCHASTIC])
     training.step(text(2))
     model: Any = training.model
     assert model.lm_head.weight is model.transformer.wte.weight
@@ -224,7 +224,7 @@ def test_tied_weights_stay_tied() -> None:
 
 def test_gradients_are_clipped_by_a_norm_in_float32() -> None:
     plain, short = (training_of("convnet", max_grad_norm=None) for _ in range(2))
-    apply_uses(short, [STOCHASTIC])
+    apply_settings(short, [STOCHASTIC])
     norms = []
     for training in (plain, short):
         torch.manual_seed(0)
@@ -239,7 +239,7 @@ def test_gradients_are_clipped_by_a_norm_in_float32() -> None:
 def test_a_model_that_came_in_bfloat16_is_told_what_changed() -> None:
     training = training_of("convnet")
     training.model.to(torch.bfloat16)
-    apply_uses(training, [STOCHASTIC])
+    apply_settings(training, [STOCHASTIC])
     assert "came in bfloat16; what it changed is" in training.notes[0]
     assert training.step(images(2)).dtype == torch.float32
 
@@ -250,7 +250,7 @@ def test_an_optimizer_that_needs_all_parameters_at_once_is_refused_before_a_tria
     assert "parameters one by one" in verdict.reason
     training = training_of("convnet", build_optimizer=torch.optim.LBFGS)
     with pytest.raises(MethodRefusedError, match="parameters one by one"):
-        apply_uses(training, [STOCHASTIC])
+        apply_settings(training, [STOCHASTIC])
 
 
 def test_a_gpu_without_bfloat16_is_refused() -> None:
@@ -262,7 +262,7 @@ def test_a_gpu_without_bfloat16_is_refused() -> None:
 def test_two_ways_to_decide_the_format_are_refused_together() -> None:
     for other in (use("precision", dtype="bf16"), use("half_weights", rounding="nearest")):
         with pytest.raises(MethodRefusedError, match="both decide the float format"):
-            apply_uses(training_of("convnet"), [STOCHASTIC, other])
+            apply_settings(training_of("convnet"), [STOCHASTIC, other])
 
 
 def _state(training: Training) -> list[dict[str, torch.Tensor]]:

@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.recompute import _selective_checkpoint as selective_checkpoint
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.random_state import further_generators, replaying
 from advisor.training.recompute import recompute_modules
 from advisor.training.training import Training
@@ -28,10 +28,10 @@ ELEMENTWISE = use("selective_checkpoint", recompute="elementwise")
 ATTENTION = use("selective_checkpoint", recompute="attention")
 
 
-def trained(model: nn.Module, uses: list[MethodUse], blocks: tuple[type, ...]) -> dict[str, torch.Tensor]:
+def trained(model: nn.Module, settings: list[MethodSetting], blocks: tuple[type, ...]) -> dict[str, torch.Tensor]:
     """The parameters after two steps. A second step sees what the first left in the generators."""
     training = Training(model, compute_loss=squared, build_optimizer=adamw, blocks=blocks)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     torch.manual_seed(1)
     for _ in range(2):
         training.step(torch.ones(8, WIDTH))
@@ -164,14 +164,14 @@ class TestOtherGenerators:
         generator = torch.Generator().manual_seed(0)
         return nn.Sequential(*[self.Block(self.SelfAttention(generator)) for _ in range(3)]), generator
 
-    def trained(self, uses: list[MethodUse], monkeypatch: pytest.MonkeyPatch, *, known: bool) -> Any:
+    def trained(self, settings: list[MethodSetting], monkeypatch: pytest.MonkeyPatch, *, known: bool) -> Any:
         model, generator = self.build()
         monkeypatch.setattr("advisor.training.recompute.further_generators", lambda _: [generator] if known else [])
-        return trained(model, uses, (self.Block,)), generator.get_state()
+        return trained(model, settings, (self.Block,)), generator.get_state()
 
     @pytest.mark.parametrize("method", [EVERY_BLOCK, ELEMENTWISE, ATTENTION], ids=lambda method: method.label)
     def test_a_module_called_by_keyword_draws_the_same_mask_again(
-        self, method: MethodUse, monkeypatch: pytest.MonkeyPatch
+        self, method: MethodSetting, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plain, after = self.trained([], monkeypatch, known=True)
         changed, after_changed = self.trained([method], monkeypatch, known=True)
@@ -235,14 +235,14 @@ class Masked(nn.Module):
 
 @pytest.mark.parametrize("draw", ["own", "numpy", "old_numpy", "python", "common numpy", "common python"])
 @pytest.mark.parametrize("method", [EVERY_BLOCK, ELEMENTWISE], ids=lambda method: method.label)
-def test_other_generators_are_replayed_as_well(draw: str, method: MethodUse) -> None:
+def test_other_generators_are_replayed_as_well(draw: str, method: MethodSetting) -> None:
     """Trap: with a block's own generator "exact" checkpointing gave gradients that were off by 84 %."""
 
-    def gradients(uses: list[MethodUse]) -> tuple[dict[str, torch.Tensor], float]:
+    def gradients(settings: list[MethodSetting]) -> tuple[dict[str, torch.Tensor], float]:
         torch.manual_seed(0)
         random.seed(0)
         numpy.random.seed(0)
-        return trained(nn.Sequential(*[Masked(draw) for _ in range(3)]), uses, (Masked,)), random.random()
+        return trained(nn.Sequential(*[Masked(draw) for _ in range(3)]), settings, (Masked,)), random.random()
 
     plain, after = gradients([])
     changed, after_changed = gradients([method])

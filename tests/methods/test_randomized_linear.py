@@ -8,8 +8,8 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations._randomized import project
-from advisor.methods.compose import apply_uses, judge
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, judge
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.contract.observe import LiveBytes, relative_error, same
 from tests.methods.tiny import cpu, facts_of, gpt2, text
@@ -65,9 +65,9 @@ def stack() -> Stack:
     return Stack(Attention(), Attention())
 
 
-def training_with(model: nn.Module, *uses: MethodUse) -> Training:
+def training_with(model: nn.Module, *settings: MethodSetting) -> Training:
     training = Training(model, build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     return training
 
 
@@ -159,8 +159,8 @@ def test_a_head_that_shares_its_weight_with_the_embedding_gets_both_gradients() 
 
 def test_half_of_the_rows_are_kept_and_no_matrix() -> None:
     held = []
-    for uses in ((), (HALF,)):
-        training = training_with(Alone(nn.Linear(WIDTH, 8)), *uses)
+    for settings in ((), (HALF,)):
+        training = training_with(Alone(nn.Linear(WIDTH, 8)), *settings)
         with LiveBytes() as live:
             loss = training.forward(inputs() * 1.0)  # The product belongs to nobody else.
         held.append(live.live())
@@ -170,8 +170,8 @@ def test_half_of_the_rows_are_kept_and_no_matrix() -> None:
 
 
 def test_layers_that_share_their_input_share_its_projection() -> None:
-    def held(*uses: MethodUse) -> int:
-        training = training_with(Stack(Attention()), *uses)
+    def held(*settings: MethodSetting) -> int:
+        training = training_with(Stack(Attention()), *settings)
         with LiveBytes() as live:
             loss = training.forward(inputs() * 1.0)
         assert loss.requires_grad
@@ -189,8 +189,8 @@ CHECKPOINTS = (
 )
 
 
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS, ids=lambda use: use.label)
-def test_a_recomputation_draws_the_numbers_of_its_forward_pass(checkpoint: MethodUse) -> None:
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS, ids=lambda setting: setting.label)
+def test_a_recomputation_draws_the_numbers_of_its_forward_pass(checkpoint: MethodSetting) -> None:
     alone = gradients(training_with(stack(), HALF), inputs())
     together = gradients(training_with(stack(), HALF, checkpoint), inputs())
     assert same(together, alone)
@@ -258,7 +258,7 @@ def test_a_model_without_linear_layers_is_refused_by_name_and_by_the_worker() ->
     assert not verdict.applicable
     assert "no linear layer" in verdict.reason
     with pytest.raises(MethodRefusedError, match="Sequential has no linear layer"):
-        apply_uses(Training(nn.Sequential(nn.Conv2d(3, 3, 1))), [HALF])
+        apply_settings(Training(nn.Sequential(nn.Conv2d(3, 3, 1))), [HALF])
 
 
 @pytest.mark.parametrize("why", ["frozen", "one row"])

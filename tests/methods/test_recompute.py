@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.recompute import recompute_modules
 from advisor.training.training import Training
 from tests.methods.tiny import adamw, convnet, gpt2, images, text, training_of
@@ -38,24 +38,24 @@ class TestBatchNorm:
         assert int(model.blocks[0].norm.num_batches_tracked) == 2  # type: ignore[index,union-attr,arg-type]
 
     @both
-    def test_running_statistics_are_updated_once(self, method: MethodUse) -> None:
+    def test_running_statistics_are_updated_once(self, method: MethodSetting) -> None:
         training = training_of("convnet")
-        apply_uses(training, [method])
+        apply_settings(training, [method])
         training.step(images(4))
         counts = {int(b) for n, b in training.model.named_buffers() if n.endswith("num_batches_tracked")}
         assert counts == {1}
 
     @both
-    def test_the_models_own_buffers_stay_in_place(self, method: MethodUse) -> None:
+    def test_the_models_own_buffers_stay_in_place(self, method: MethodSetting) -> None:
         training = training_of("convnet")
-        apply_uses(training, [method])
+        apply_settings(training, [method])
         before = [id(buffer) for buffer in training.model.buffers()]
         training.step(images(4))
         assert [id(buffer) for buffer in training.model.buffers()] == before
 
     def test_statistics_frozen_at_first_and_updated_later_are_guarded_too(self) -> None:
         plain, guarded = training_of("convnet"), training_of("convnet")
-        apply_uses(guarded, [EVERY_BLOCK])
+        apply_settings(guarded, [EVERY_BLOCK])
         for training in (plain, guarded):
             norms = [module for module in training.model.modules() if isinstance(module, nn.BatchNorm2d)]
             for norm in norms:
@@ -68,7 +68,7 @@ class TestBatchNorm:
 
 class TestOtherState:
     @both
-    def test_spectral_norm_recomputes_from_the_vectors_of_its_forward_pass(self, method: MethodUse) -> None:
+    def test_spectral_norm_recomputes_from_the_vectors_of_its_forward_pass(self, method: MethodSetting) -> None:
         def build() -> nn.Module:
             torch.manual_seed(0)
             layers = [
@@ -81,11 +81,11 @@ class TestOtherState:
 
         batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         plain, guarded = (Training(build(), compute_loss=loss, build_optimizer=adamw) for _ in range(2))
-        apply_uses(guarded, [method])
+        apply_settings(guarded, [method])
         assert equal(stepped(guarded, batch), stepped(plain, batch))
 
     @both
-    def test_vectors_that_are_frozen_at_first_and_updated_later_are_kept_too(self, method: MethodUse) -> None:
+    def test_vectors_that_are_frozen_at_first_and_updated_later_are_kept_too(self, method: MethodSetting) -> None:
         """Trap: the first call in evaluation mode writes to nothing, and is no example of the others."""
 
         def build() -> nn.Module:
@@ -105,12 +105,12 @@ class TestOtherState:
         plain, guarded = (
             Training(build(), compute_loss=lambda model, batch: model(batch).square().mean()) for _ in range(2)
         )
-        apply_uses(guarded, [method])
+        apply_settings(guarded, [method])
         assert all(torch.equal(*pair) for pair in zip(gradients(guarded), gradients(plain), strict=True))
 
     def test_dropout_draws_the_same_mask_again(self) -> None:
         plain, guarded = training_of("gpt2"), training_of("gpt2")
-        apply_uses(guarded, [EVERY_BLOCK])
+        apply_settings(guarded, [EVERY_BLOCK])
         assert equal(stepped(guarded, text(2, 16)), stepped(plain, text(2, 16)))
 
     def test_a_region_can_be_recomputed_twice(self) -> None:
@@ -123,9 +123,9 @@ class TestOtherState:
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
     @both
-    def test_evaluation_works_on_the_wrapped_model(self, method: MethodUse) -> None:
+    def test_evaluation_works_on_the_wrapped_model(self, method: MethodSetting) -> None:
         plain, wrapped = convnet().eval(), training_of("convnet")
-        apply_uses(wrapped, [method])
+        apply_settings(wrapped, [method])
         wrapped.model.eval()
         with torch.no_grad():
             assert torch.equal(wrapped.model(*images(2)), plain(*images(2)))
@@ -134,7 +134,7 @@ class TestOtherState:
 class TestKeyValueCache:
     def test_it_is_off_while_training_and_back_after(self) -> None:
         training = training_of("gpt2")
-        apply_uses(training, [EVERY_BLOCK])
+        apply_settings(training, [EVERY_BLOCK])
         config: Any = training.model.config
         assert config.use_cache is False
         assert any("use_cache" in note for note in training.notes)
@@ -157,10 +157,10 @@ class TestSelective:
                 return inputs.float().square().mean()
 
         results = []
-        for uses in ([], [ELEMENTWISE]):
+        for settings in ([], [ELEMENTWISE]):
             torch.manual_seed(0)
             training = Training(Recurrent(), build_optimizer=adamw, blocks=(nn.Sequential,))
-            apply_uses(training, [*uses, use("precision", dtype="bf16")])
+            apply_settings(training, [*settings, use("precision", dtype="bf16")])
             results.append(stepped(training, torch.ones(4, 8)))
         # Not to the bit: autocast sums the gradients of one cast in bfloat16, those of several in float32.
         for name, plain in results[0].items():
@@ -169,9 +169,9 @@ class TestSelective:
     def test_matrix_products_are_not_run_again(self) -> None:
         from torch.utils.flop_counter import FlopCounterMode
 
-        def flops(*uses: MethodUse) -> int:
+        def flops(*settings: MethodSetting) -> int:
             training = Training(gpt2(2), build_optimizer=adamw)
-            apply_uses(training, uses)
+            apply_settings(training, settings)
             with FlopCounterMode(display=False) as counter:
                 training.step(text(1, 16))
             return int(counter.get_total_flops())
@@ -182,7 +182,7 @@ class TestSelective:
     def test_activations_write_over_their_input_again_when_the_training_closes(self, recompute: str) -> None:
         training = training_of("convnet")
         activations = [module for module in training.model.modules() if isinstance(module, nn.ReLU)]
-        apply_uses(training, [use("selective_checkpoint", recompute=recompute)])
+        apply_settings(training, [use("selective_checkpoint", recompute=recompute)])
         assert [activation.inplace for activation in activations] == [False] * 4
         training.close()
         assert [activation.inplace for activation in activations] == [True] * 4
@@ -196,7 +196,7 @@ class TestSelective:
             return model(batch).square().mean()
 
         plain, selective = (Training(build(), compute_loss=loss, build_optimizer=adamw) for _ in range(2))
-        apply_uses(selective, [ELEMENTWISE])
+        apply_settings(selective, [ELEMENTWISE])
         assert equal(stepped(selective, torch.ones(2, 3, 4, 4)), stepped(plain, torch.ones(2, 3, 4, 4)))
 
 
@@ -219,10 +219,10 @@ class Counting(nn.Module):
 
 
 @both
-def test_plain_attributes_advance_once_and_are_recomputed_from(method: MethodUse) -> None:
+def test_plain_attributes_advance_once_and_are_recomputed_from(method: MethodSetting) -> None:
     """Trap: a counter that divides made the recomputed gradient another one, and the counter ran twice as fast."""
 
-    def trained(uses: list[MethodUse]) -> tuple[dict[str, torch.Tensor], list[Any]]:
+    def trained(settings: list[MethodSetting]) -> tuple[dict[str, torch.Tensor], list[Any]]:
         torch.manual_seed(0)
         model = nn.Sequential(*[Counting() for _ in range(3)])
         training = Training(
@@ -231,7 +231,7 @@ def test_plain_attributes_advance_once_and_are_recomputed_from(method: MethodUse
             compute_loss=lambda model, batch: model(batch).square().mean(),
             blocks=(Counting,),
         )
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         for step in range(3):
             torch.manual_seed(step)
             training.step(torch.randn(4, 8))
@@ -261,10 +261,10 @@ class Caching(nn.Module):
 
 
 @both
-def test_what_a_block_makes_when_it_is_first_needed_stays(method: MethodUse) -> None:
+def test_what_a_block_makes_when_it_is_first_needed_stays(method: MethodSetting) -> None:
     """Trap: the recomputation took the table away from the block."""
 
-    def trained(uses: list[MethodUse]) -> tuple[dict[str, torch.Tensor], list[torch.Tensor | None]]:
+    def trained(settings: list[MethodSetting]) -> tuple[dict[str, torch.Tensor], list[torch.Tensor | None]]:
         torch.manual_seed(0)
         model = nn.Sequential(*[Caching() for _ in range(3)])
         training = Training(
@@ -273,7 +273,7 @@ def test_what_a_block_makes_when_it_is_first_needed_stays(method: MethodUse) -> 
             compute_loss=lambda model, batch: model(batch).square().mean(),
             blocks=(Caching,),
         )
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         for step in range(3):
             torch.manual_seed(step)
             training.step(torch.randn(4, 8))

@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
+from advisor.methods.compose import apply_settings, judge
 from advisor.methods.process import glibc, retain_freed_memory
 from advisor.methods.process.glibc import why_no_mallopt
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from tests.methods.tiny import cpu, gpu, training_of
 
 KEEP = use("retain_freed_memory")
@@ -32,9 +32,9 @@ needs_glibc = pytest.mark.skipif(bool(why_no_mallopt()), reason="mallopt is glib
 _PRELUDE = """
 import json, resource, statistics, threading
 import torch
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.training.training import Training
-from advisor.methods.use import use
+from advisor.methods.setting import use
 
 torch.manual_seed(0)
 KEEP = use("retain_freed_memory")
@@ -152,7 +152,7 @@ def test_a_step_takes_no_page_from_the_system_anew_although_the_model_was_built_
         plain = faults_of_a_step(training)
         training.close()
         training = Training(model(), compute_loss=loss)
-        apply_uses(training, [KEEP])
+        apply_settings(training, [KEEP])
         kept = faults_of_a_step(training)
         held = resident_bytes()
         training.close()
@@ -171,12 +171,12 @@ def test_gradients_and_losses_are_the_same_bits(in_a_process: InAProcess) -> Non
         in_a_process(
             f"""
             training = Training(model(), compute_loss=loss)
-            apply_uses(training, {uses})
+            apply_settings(training, {settings})
             losses = [training.step(torch.randn(16384, 8)).item() for _ in range(3)]
             print(json.dumps([losses, sum(p.double().sum().item() for p in training.model.parameters())]))
             """
         )
-        for uses in ("[]", "[KEEP]")
+        for settings in ("[]", "[KEEP]")
     )
     assert plain == kept
 
@@ -217,7 +217,7 @@ def test_a_large_batch_after_small_ones_takes_no_page_anew_in_each_of_its_steps(
     faults = in_a_process(
         f"""
         training = Training(model(), compute_loss=loss)
-        apply_uses(training, [KEEP])
+        apply_settings(training, [KEEP])
         faults = []
         for _ in range(12):
             training.micro_batch = 1024
@@ -240,7 +240,7 @@ def test_other_threads_get_blocks_that_their_arenas_cannot_hold(in_a_process: In
     sizes = in_a_process(
         """
         training = Training(model(), compute_loss=loss)
-        apply_uses(training, [KEEP])
+        apply_settings(training, [KEEP])
         sizes = []
         def fill():
             sizes.append(torch.ones(200 * 2**18).sum().item())
@@ -265,7 +265,7 @@ def test_memory_is_kept_until_the_last_of_several_trainings_closes(
         trainings = [Training(model(), compute_loss=loss) for _ in range(2)]
         seen = [keeps()]
         for training in trainings:
-            apply_uses(training, [KEEP])
+            apply_settings(training, [KEEP])
         for number in {order}:
             seen.append(keeps())
             trainings[number].close()
@@ -288,7 +288,7 @@ def test_a_process_that_keeps_its_memory_already_is_left_alone(environment: dict
     notes = executed(
         """
         training = Training(model(), compute_loss=loss)
-        apply_uses(training, [KEEP])
+        apply_settings(training, [KEEP])
         training.close()
         print(json.dumps([training.notes, keeps()]))
         """,
@@ -304,7 +304,7 @@ def test_where_memory_goes_back_all_the_same_it_says_so(in_a_process: InAProcess
         """
         def train():
             training = Training(model(), compute_loss=loss)
-            apply_uses(training, [KEEP])
+            apply_settings(training, [KEEP])
             training.close()
             print(json.dumps(training.notes))
         thread = threading.Thread(target=train)  # an arena of its own, which cannot hold the block
@@ -322,7 +322,7 @@ def test_a_gpu_keeps_its_memory_anyway() -> None:
     training = training_of("convnet")
     training.device = torch.device("cuda")
     with pytest.raises(MethodRefusedError, match="host's memory"):
-        apply_uses(training, [KEEP])
+        apply_settings(training, [KEEP])
 
 
 def test_systems_without_glibc_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +332,7 @@ def test_systems_without_glibc_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert "another C library" in judge([KEEP], facts=None, hardware=cpu()).reason
     with pytest.raises(MethodRefusedError, match="another C library"):
-        apply_uses(training_of("convnet"), [KEEP])
+        apply_settings(training_of("convnet"), [KEEP])
 
 
 @needs_glibc

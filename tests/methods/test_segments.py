@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses, judge
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, judge
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.contract.observe import observe
 from tests.methods.test_chain import hidden_batch, looping, scaling_between
@@ -33,9 +33,9 @@ def flops(training: Training, batch: Any) -> int:
 
 class TestOnce:
     @each
-    def test_running_statistics_are_updated_once_on_the_models_own_buffers(self, method: MethodUse) -> None:
+    def test_running_statistics_are_updated_once_on_the_models_own_buffers(self, method: MethodSetting) -> None:
         training = training_of("convnet")
-        apply_uses(training, [method])
+        apply_settings(training, [method])
         before = [id(buffer) for buffer in training.model.buffers()]
         training.step(images(4))
         counts = {int(b) for n, b in training.model.named_buffers() if n.endswith("num_batches_tracked")}
@@ -43,20 +43,20 @@ class TestOnce:
         assert [id(buffer) for buffer in training.model.buffers()] == before
 
     @each
-    def test_what_is_drawn_after_the_backward_pass_does_not_depend_on_it(self, method: MethodUse) -> None:
+    def test_what_is_drawn_after_the_backward_pass_does_not_depend_on_it(self, method: MethodSetting) -> None:
         drawn = []
-        for uses in ([], [method]):
+        for settings in ([], [method]):
             training = training_of("convnet")
-            apply_uses(training, uses)
+            apply_settings(training, settings)
             torch.manual_seed(0)
             training.step(images(2))
             drawn.append(torch.rand(()))
         assert torch.equal(*drawn)
 
     @each
-    def test_a_region_can_be_recomputed_twice(self, method: MethodUse) -> None:
+    def test_a_region_can_be_recomputed_twice(self, method: MethodSetting) -> None:
         training = training_of("convnet")
-        apply_uses(training, [method])
+        apply_settings(training, [method])
         loss = training.forward(images(2))
         parameters = list(training.model.parameters())
         first = torch.autograd.grad(loss, parameters, retain_graph=True)
@@ -64,11 +64,11 @@ class TestOnce:
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
     @each
-    def test_two_passes_before_one_backward_pass(self, method: MethodUse) -> None:
+    def test_two_passes_before_one_backward_pass(self, method: MethodSetting) -> None:
         states = []
-        for uses in ([], [method]):
+        for settings in ([], [method]):
             training = training_of("gpt2")
-            apply_uses(training, uses)
+            apply_settings(training, settings)
             torch.manual_seed(0)
             losses = [training.forward(text(2, 16, seed=seed)) for seed in (0, 1)]
             training.backward(losses[0] + losses[1])
@@ -81,7 +81,7 @@ class TestWork:
     """Measured in arithmetic, of eight blocks without their head."""
 
     @staticmethod
-    def passes_again(*uses: MethodUse) -> float:
+    def passes_again(*settings: MethodSetting) -> float:
         def training() -> Training:
             torch.manual_seed(0)
             blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(8)]
@@ -91,7 +91,7 @@ class TestWork:
 
         forward = 8 * 2 * 2 * 8 * 8
         changed = training()
-        apply_uses(changed, uses)
+        apply_settings(changed, settings)
         return (flops(changed, hidden_batch()) - flops(training(), hidden_batch())) / forward
 
     def test_segments_run_once_more(self) -> None:
@@ -112,14 +112,14 @@ class TestMemory:
             [use("residual_checkpoint", blocks=2, inside="everything")],
             [use("residual_checkpoint", blocks=4, inside="everything")],
         ]
-        held = [observe("gpt2", uses, monkeypatch).held_bytes for uses in order]
+        held = [observe("gpt2", settings, monkeypatch).held_bytes for settings in order]
         assert held == sorted(held, reverse=True)
         assert len(set(held)) == 4
 
     @each
-    def test_the_key_value_cache_is_off_while_training(self, method: MethodUse) -> None:
+    def test_the_key_value_cache_is_off_while_training(self, method: MethodSetting) -> None:
         training = Training(gpt2(), build_optimizer=adamw)
-        apply_uses(training, [method])
+        apply_settings(training, [method])
         config: Any = training.model.config
         assert config.use_cache is False
         training.close()
@@ -129,14 +129,14 @@ class TestMemory:
 class TestRefusals:
     @each
     def test_blocks_that_are_no_chain_are_refused_before_any_trial_and_in_the_first_pass(
-        self, method: MethodUse
+        self, method: MethodSetting
     ) -> None:
         reason = "block 1 is not called on what the block before it returned"
         verdict = judge([method], facts=facts_of("gpt2", chain_length=0, chain_reason=reason), hardware=cpu())
         assert not verdict.applicable
         assert reason in verdict.reason
         training = looping(scaling_between)
-        apply_uses(training, [method])
+        apply_settings(training, [method])
         with pytest.raises(MethodRefusedError, match=reason):
             training.step(hidden_batch())
 
@@ -146,9 +146,9 @@ class TestRefusals:
         verdict = judge([method], facts=facts_of(name, block_count=3), hardware=cpu())
         assert "needs at least 4 blocks" in verdict.reason
         with pytest.raises(MethodRefusedError, match="needs at least 4 blocks"):
-            apply_uses(Training(gpt2(3), build_optimizer=adamw), [method])
+            apply_settings(Training(gpt2(3), build_optimizer=adamw), [method])
         with pytest.raises(MethodRefusedError, match="no repeated blocks were found"):
-            apply_uses(Training(nn.Linear(2, 2), build_optimizer=adamw), [method])
+            apply_settings(Training(nn.Linear(2, 2), build_optimizer=adamw), [method])
 
 
 class SkipConnection(nn.Module):
@@ -165,12 +165,12 @@ class SkipConnection(nn.Module):
 
 
 @pytest.mark.parametrize("method", [*ALL, use("optimal_checkpoint", budget=0.4)], ids=lambda method: method.label)
-def test_what_is_used_between_stages_is_what_the_stage_returned(method: MethodUse) -> None:
+def test_what_is_used_between_stages_is_what_the_stage_returned(method: MethodSetting) -> None:
     """Trap: a segment over both stages would hand the end of the second to whoever looks at the first."""
     states = []
-    for uses in ([], [method]):
+    for settings in ([], [method]):
         training = Training(SkipConnection(), build_optimizer=adamw, blocks=(ConvBlock,))
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         for step in range(3):
             torch.manual_seed(step)
             training.step((torch.randn(2, 4, 8, 8),))

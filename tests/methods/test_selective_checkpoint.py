@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.compose import apply_uses
+from advisor.methods.compose import apply_settings
 from advisor.methods.recompute.selective_checkpoint import is_cheap_module
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.training import Training
 from tests.contract.observe import LiveBytes, observe
 from tests.methods.tiny import MODELS, adamw, images, training_of
@@ -29,7 +29,7 @@ def training_with(model: Callable[[], nn.Module], *, changed: bool) -> Training:
     torch.manual_seed(0)
     training = Training(model(), compute_loss=lambda model, batch: model(batch).square().mean(), build_optimizer=adamw)
     if changed:
-        apply_uses(training, [NORMALIZATION])
+        apply_settings(training, [NORMALIZATION])
     return training
 
 
@@ -128,7 +128,7 @@ class TestWhatStaysTheSame:
 
     def test_running_statistics_are_updated_once(self) -> None:
         training = training_of("convnet")
-        apply_uses(training, [NORMALIZATION])
+        apply_settings(training, [NORMALIZATION])
         training.step(images(4))
         counts = {int(b) for n, b in training.model.named_buffers() if n.endswith("num_batches_tracked")}
         assert counts == {1}
@@ -136,9 +136,9 @@ class TestWhatStaysTheSame:
     @both
     def test_no_matrix_product_or_convolution_runs_again(self, name: str) -> None:
         flops = []
-        for uses in ([], [NORMALIZATION]):
+        for settings in ([], [NORMALIZATION]):
             training = training_of(name)
-            apply_uses(training, uses)
+            apply_settings(training, settings)
             with FlopCounterMode(display=False) as counter:
                 training.step(MODELS[name][1](2))
             flops.append(counter.get_total_flops())
@@ -147,7 +147,7 @@ class TestWhatStaysTheSame:
     @both
     def test_a_graph_can_be_used_twice(self, name: str) -> None:
         training = training_of(name)
-        apply_uses(training, [NORMALIZATION])
+        apply_settings(training, [NORMALIZATION])
         loss = training.forward(MODELS[name][1](2))
         parameters = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
         first = torch.autograd.grad(loss, parameters, retain_graph=True)
@@ -158,7 +158,7 @@ class TestWhatStaysTheSame:
     def test_evaluation_outside_of_a_step(self, name: str) -> None:
         training, batch = training_of(name), MODELS[name][1](2)
         plain = training.evaluate(lambda model: training.compute_loss(model, batch))
-        apply_uses(training, [NORMALIZATION])
+        apply_settings(training, [NORMALIZATION])
         assert torch.equal(training.evaluate(lambda model: training.compute_loss(model, batch)), plain)
 
     def test_a_region_that_the_model_recomputes_itself(self) -> None:
@@ -190,7 +190,7 @@ class TestWhatIsRefused:
     def test_a_model_in_which_nobody_keeps_their_outputs_is_told(self) -> None:
         model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
         training = Training(model, compute_loss=lambda model, batch: model(batch).sum(), build_optimizer=adamw)
-        apply_uses(training, [NORMALIZATION])
+        apply_settings(training, [NORMALIZATION])
         for _ in range(2):
             training.step(BATCH)
         (note,) = training.notes

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 
 
@@ -35,17 +35,17 @@ class Counting(nn.Module):
     [use("pure_bf16", rounding="stochastic"), use("half_weights", rounding="nearest")],
     ids=lambda method: method.label,
 )
-def test_a_counter_goes_on_and_a_slow_mean_moves(method: MethodUse) -> None:
+def test_a_counter_goes_on_and_a_slow_mean_moves(method: MethodSetting) -> None:
     """Trap: in bfloat16 the counter stopped at 256, and the mean where it began."""
 
-    def trained(uses: list[MethodUse]) -> dict[str, torch.Tensor]:
+    def trained(settings: list[MethodSetting]) -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
         training = Training(
             Counting(),
             build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
             compute_loss=lambda model, batch: model(batch).square().mean(),
         )
-        apply_uses(training, uses)
+        apply_settings(training, settings)
         training.evaluate(lambda model: model(torch.zeros(4, 8)))
         for step in range(300):
             torch.manual_seed(step)
@@ -85,7 +85,7 @@ def test_what_the_loss_counts_and_what_has_no_version_keep_their_format() -> Non
         build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
         compute_loss=loss,
     )
-    apply_uses(training, [use("pure_bf16", rounding="nearest")])
+    apply_settings(training, [use("pure_bf16", rounding="nearest")])
     for _ in range(300):
         training.step(torch.randn(4, 8))
     state = training.state_dict()["model"]
@@ -118,7 +118,7 @@ def test_buffers_that_are_replaced_are_taken_as_they_are() -> None:
         build_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
         compute_loss=lambda model, batch: model(batch).square().mean(),
     )
-    apply_uses(training, [use("pure_bf16", rounding="stochastic")])
+    apply_settings(training, [use("pure_bf16", rounding="stochastic")])
     pickle.dumps(training.model)
     for _ in range(2):
         training.step(torch.randn(4, 8))
@@ -147,10 +147,10 @@ class Diffusion(nn.Module):
     [use("pure_bf16", rounding="nearest"), use("half_weights", rounding="nearest")],
     ids=lambda method: method.label,
 )
-def test_counts_that_a_model_is_called_with_stay_what_they_are(method: MethodUse) -> None:
+def test_counts_that_a_model_is_called_with_stay_what_they_are(method: MethodSetting) -> None:
     """Trap: the time step 1,001 was 1,000."""
     training = Training(Diffusion(), compute_loss=lambda model, batch: model(*batch).square().mean())
-    apply_uses(training, [method])
+    apply_settings(training, [method])
     weights = torch.tensor([0.1, 1.0, 0.3])
     for steps in ([1.0, 2.0, 3.0], [1.0, 2049.0, 4003.0], [1.0, 2.0, 3.0]):
         training.step((torch.randn(3, 8), torch.tensor(steps), weights))

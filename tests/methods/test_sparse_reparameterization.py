@@ -12,8 +12,8 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.methods.adapters import sparse_reparameterization
 from advisor.methods.adapters._sparse_weights import SparseWeights, shares, sparse_layers
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.training import Training
 from tests.methods.tiny import MODELS, adamw, convnet, gpt2, import_bitsandbytes, training_of
 
@@ -26,9 +26,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse_reparameterization, "_STEPS_BETWEEN", 2)
 
 
-def sparse_training(model: str, *further: MethodUse, **options: Any) -> tuple[Training, SparseWeights]:
+def sparse_training(model: str, *further: MethodSetting, **options: Any) -> tuple[Training, SparseWeights]:
     training = training_of(model, **options)
-    apply_uses(training, [SPARSE, *further])
+    apply_settings(training, [SPARSE, *further])
     weights = training.state_parts["sparse_reparameterization"]
     assert isinstance(weights, SparseWeights)
     return training, weights
@@ -55,7 +55,7 @@ def test_first_convolution_and_output_layer_stay_dense() -> None:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("further", [(), (use("adam_8bit"),), (use("optimizer_in_backward"),)], ids=str)
 @pytest.mark.usefixtures("_often")
-def test_exactly_the_share_is_not_zero_whatever_steps(model: str, further: tuple[MethodUse, ...]) -> None:
+def test_exactly_the_share_is_not_zero_whatever_steps(model: str, further: tuple[MethodSetting, ...]) -> None:
     import_bitsandbytes()
     training, weights = sparse_training(model, *further)
     expected = sum(round(0.3 * mask.numel()) for mask in weights.masks.values())
@@ -199,7 +199,7 @@ def test_sgd_without_moments_takes_less() -> None:
 def test_a_model_with_its_first_and_last_layer_alone_is_refused() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2))
     with pytest.raises(MethodRefusedError, match="besides the first convolution and the last layer"):
-        apply_uses(Training(model), [SPARSE])
+        apply_settings(Training(model), [SPARSE])
 
 
 @pytest.mark.parametrize("model", MODELS)

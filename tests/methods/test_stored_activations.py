@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.methods.activations._host_copies import HostCopy
 from advisor.methods.catalogue import get_method
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.saved.tensor_pipeline import Encoded, Place, SavedTensorPipeline
 from tests.contract.observe import LiveBytes, relative_error, same
 from tests.methods.tiny import MODELS, images, training_of
@@ -73,10 +73,10 @@ class Pass:
     random_state: torch.Tensor
 
 
-def one_pass(model: str, uses: list[MethodUse]) -> Pass:
+def one_pass(model: str, settings: list[MethodSetting]) -> Pass:
     """One pass, of thresholds that are no choices of a method: for tests, everything is large enough to move."""
     training = training_of(model)
-    for each in sorted(uses, key=lambda each: get_method(each.name).stage):
+    for each in sorted(settings, key=lambda each: get_method(each.name).stage):
         get_method(each.name).apply(training, **each.parameters)
     live, copies, plain = LiveBytes(), [], HostCopy.__init__
 
@@ -112,9 +112,9 @@ class TestCompressionWithSwap:
         ("form", "factor"), [*zip([*COMPRESS, FP8], (3.88, 7.53, 14.22, 3.94), strict=True)], ids=str
     )
     def test_the_host_takes_less_by_the_factor_of_compression_and_the_device_holds_next_to_nothing(
-        self, form: MethodUse, factor: float, swap: MethodUse
+        self, form: MethodSetting, factor: float, swap: MethodSetting
     ) -> None:
-        alone, coded, both = (one_pass("convnet", uses) for uses in ([swap], [form], [form, swap]))
+        alone, coded, both = (one_pass("convnet", settings) for settings in ([swap], [form], [form, swap]))
         # What needs no gradient stays exact: inputs, and on a CPU the masks of dropout, which are floats there.
         exact = 4 * (4 * 32 * 32 * 32 * 4) + 4 * 3 * 32 * 32 * 4
         assert (alone.host_bytes - exact) / (both.host_bytes - exact) == pytest.approx(factor, rel=0.02)
@@ -123,7 +123,9 @@ class TestCompressionWithSwap:
     @over_models
     @over_swaps
     @over_formats
-    def test_gradients_are_those_of_the_format_alone(self, form: MethodUse, swap: MethodUse, model: str) -> None:
+    def test_gradients_are_those_of_the_format_alone(
+        self, form: MethodSetting, swap: MethodSetting, model: str
+    ) -> None:
         alone, both = one_pass(model, [form]), one_pass(model, [form, swap])
         assert both.host_bytes > 0
         assert same(both.gradients, alone.gradients)
@@ -133,7 +135,7 @@ class TestCompressionWithSwap:
 class TestWithCheckpoint:
     @over_models
     @over_swaps
-    def test_block_inputs_move_and_nothing_changes(self, swap: MethodUse, model: str) -> None:
+    def test_block_inputs_move_and_nothing_changes(self, swap: MethodSetting, model: str) -> None:
         both = one_pass(model, [CHECKPOINT, swap])
         assert 0 < both.host_bytes < one_pass(model, [swap]).host_bytes
         assert same(both.gradients, plain_pass(model).gradients)
@@ -142,7 +144,7 @@ class TestWithCheckpoint:
     @over_models
     @pytest.mark.parametrize(("form", "error"), [(COMPRESS[0], 0.06), (COMPRESS[1], 0.4), (FP8, 0.15)], ids=str)
     def test_block_inputs_are_coded_and_dropout_is_drawn_again_as_it_was(
-        self, form: MethodUse, error: float, model: str
+        self, form: MethodSetting, error: float, model: str
     ) -> None:
         both = one_pass(model, [CHECKPOINT, form])
         assert both.held_bytes < 0.9 * one_pass(model, [CHECKPOINT]).held_bytes
@@ -153,25 +155,25 @@ class TestWithCheckpoint:
 class TestWithAutocast:
     @over_models
     @over_swaps
-    def test_swapping_is_exact(self, swap: MethodUse, model: str) -> None:
+    def test_swapping_is_exact(self, swap: MethodSetting, model: str) -> None:
         alone, both = one_pass(model, [AUTOCAST]), one_pass(model, [AUTOCAST, swap])
         assert both.host_bytes > 0
         assert same(both.gradients, alone.gradients)
 
     @over_models
     @pytest.mark.parametrize(("form", "error"), [(COMPRESS[0], 0.02), (COMPRESS[1], 0.3), (FP8, 0.06)], ids=str)
-    def test_a_format_adds_its_own_error_and_saves(self, form: MethodUse, error: float, model: str) -> None:
+    def test_a_format_adds_its_own_error_and_saves(self, form: MethodSetting, error: float, model: str) -> None:
         alone, both = one_pass(model, [AUTOCAST]), one_pass(model, [AUTOCAST, form])
         assert both.held_bytes < 0.95 * alone.held_bytes
         assert 0.0 < relative_error(both.gradients, alone.gradients) < error
 
 
-@pytest.mark.parametrize("uses", [[SWAP], [OVERLAPPED], [COMPRESS[2]], [FP8], [COMPRESS[2], SWAP]], ids=str)
-def test_fake_tensors_are_stored_too(uses: list[MethodUse]) -> None:
+@pytest.mark.parametrize("settings", [[SWAP], [OVERLAPPED], [COMPRESS[2]], [FP8], [COMPRESS[2], SWAP]], ids=str)
+def test_fake_tensors_are_stored_too(settings: list[MethodSetting]) -> None:
     """The predictor must see what a method saves: a pipeline that took no fake tensor would save nothing there."""
     with FakeTensorMode():
         training = training_of("convnet")
-        for each in uses:
+        for each in settings:
             get_method(each.name).apply(training, **each.parameters)
         training.step(images(64))
     assert training.notes == []

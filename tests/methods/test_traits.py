@@ -13,11 +13,11 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.compose import apply_uses, judge, settings_of
+from advisor.methods.compose import apply_settings, judge, settings_of
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER
 from advisor.methods.optimizers.optimizer_class import traits_of
 from advisor.methods.optimizers.traits import _OTHERS, _TORCH, UNKNOWN, OptimizerTraits, named, of_torch
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from tests.methods.tiny import (
     cpu,
     facts_of,
@@ -192,9 +192,9 @@ BRINGING = [one for method in CATALOGUE if method.decides == WHICH_OPTIMIZER for
 
 
 @pytest.mark.parametrize("method", BRINGING, ids=lambda one: one.label)
-def test_an_optimizer_that_a_method_brings_keeps_the_state_of_its_traits_or_says_nothing(method: MethodUse) -> None:
+def test_an_optimizer_that_a_method_brings_keeps_the_state_of_its_traits_or_says_nothing(method: MethodSetting) -> None:
     training = training_of("gpt2")
-    apply_uses(training, [method])
+    apply_settings(training, [method])
     training.step(text(2))
     traits = traits_of(training.optimizer)
     for group in training.optimizer.param_groups if traits is not UNKNOWN else []:
@@ -227,7 +227,7 @@ class TestAnOptimizerThatIsNotInTheTable:
         assert "the optimizer is mine.Own" in judge([method], facts=facts, hardware=cpu()).reason
         training = training_of("convnet", build_optimizer=lambda p: Own(p, lr=0.1))
         with pytest.raises(MethodRefusedError, match=r"the optimizer is .*Own"):
-            apply_uses(training, [method])
+            apply_settings(training, [method])
 
     def test_is_taken_to_fill_the_host_as_the_largest_would(self) -> None:
         facts = facts_of("convnet", optimizer_class="mine.Own", parameter_bytes=2**33)
@@ -237,7 +237,7 @@ class TestAnOptimizerThatIsNotInTheTable:
 
     def test_may_declare_its_traits(self) -> None:
         training = training_of("convnet", build_optimizer=lambda p: Declared(p, lr=0.1, momentum=0.9))
-        apply_uses(training, [use("optimizer_in_backward")])
+        apply_settings(training, [use("optimizer_in_backward")])
         training.step(images(2))
         assert all(p.grad is None for p in training.model.parameters())
 

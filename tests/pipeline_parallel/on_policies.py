@@ -12,8 +12,8 @@ from torch import nn
 
 from advisor.hardware.mesh import Mesh
 from advisor.methods.catalogue import CATALOGUE
-from advisor.methods.compose import apply_uses, conflict_between, settings_of
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings, conflict_between, settings_of
+from advisor.methods.setting import MethodSetting, use
 from advisor.training.processes.world import World, current_world
 from advisor.training.training import Training
 from tests.distributed.models import movement_error, padded_text, sgd, two_groups
@@ -29,7 +29,7 @@ def transformer() -> nn.Module:
 
 
 def trained(
-    uses: tuple[MethodUse, ...],
+    settings: tuple[MethodSetting, ...],
     *,
     mesh: Mesh | None,
     steps: int = STEPS,
@@ -49,7 +49,7 @@ def trained(
         world=world,
         example_batch={name: each[:2] for name, each in padded_text(0).items()},
     )
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     losses = []
     for step in range(steps):
         batch = padded_text(seed + step)
@@ -64,12 +64,12 @@ def share_of(batch: Any, world: World) -> Any:
 
 
 def against_one_process(
-    uses: tuple[MethodUse, ...], plain: tuple[MethodUse, ...] = (), *, mesh: Mesh, **options: Any
+    settings: tuple[MethodSetting, ...], plain: tuple[MethodSetting, ...] = (), *, mesh: Mesh, **options: Any
 ) -> dict[str, Any]:
     """Steps of a policy on a mesh, and those of one process."""
     micro_batch = options.pop("micro_batch", 2)
     expected, wanted = trained(plain, mesh=None, micro_batch=micro_batch, **options)
-    training, losses = trained(uses, mesh=mesh, micro_batch=micro_batch, **options)
+    training, losses = trained(settings, mesh=mesh, micro_batch=micro_batch, **options)
     state = training.state_dict()
     total = torch.tensor(losses, dtype=torch.float64)
     if training.world.data.size > 1:
@@ -87,7 +87,7 @@ def against_one_process(
     return found
 
 
-def piped(schedule: str = "1f1b") -> MethodUse:
+def piped(schedule: str = "1f1b") -> MethodSetting:
     return use("pipeline", schedule=schedule)
 
 
@@ -156,12 +156,12 @@ def with_partners(schedule: str) -> dict[str, Any]:
         if method.axis is not None or method.builds_on or method.name in _NOT_HERE:
             continue
         partner = settings_of(method)[0]
-        uses = (piped(schedule), partner)
-        if reason := conflict_between(uses):
+        settings = (piped(schedule), partner)
+        if reason := conflict_between(settings):
             found[partner.label] = reason
             continue
         found[partner.label] = against_one_process(
-            uses,
+            settings,
             (partner,),
             mesh=Mesh(pipeline=2),
             steps=2,
@@ -184,7 +184,7 @@ def resumed() -> dict[str, Any]:
         own = training.evaluate(lambda model: float(model(**batch).loss))
     training.close()
     other = Training(transformer(), build_optimizer=sgd, micro_batch=2, max_grad_norm=0.1, world=current_world(mesh))
-    apply_uses(other, (piped("zero_bubble"),))
+    apply_settings(other, (piped("zero_bubble"),))
     other.load_state_dict(state[0])
     for step in (2, 3):
         other.step(padded_text(step))
@@ -209,7 +209,7 @@ def settled_bounds() -> dict[str, Any]:
     def bounded(text: str) -> list[int]:
         training = Training(transformer(), build_optimizer=sgd, micro_batch=2, world=current_world(Mesh(pipeline=2)))
         training.settled["pipeline"] = text
-        apply_uses(training, (piped(),))
+        apply_settings(training, (piped(),))
         training.step(padded_text(0))
         assert training.settled["pipeline"] == text
         return [block.numel() for block in training.model.parameters()]
@@ -234,9 +234,9 @@ def with_data() -> dict[str, Any]:
     """Data x pipeline on four ranks, against one process."""
     found = {}
     for (name, data), schedule in itertools.product(DATA.items(), ("1f1b", "zero_bubble")):
-        uses = (data, piped(schedule))
-        if conflict_between(uses) is None:
-            found[f"{name}, {schedule}"] = against_one_process(uses, mesh=Mesh(pipeline=2))
+        settings = (data, piped(schedule))
+        if conflict_between(settings) is None:
+            found[f"{name}, {schedule}"] = against_one_process(settings, mesh=Mesh(pipeline=2))
     return found
 
 
@@ -244,8 +244,8 @@ def with_tensor() -> dict[str, Any]:
     """Tensor x pipeline on four ranks, against one process."""
     found = {}
     for sequence, schedule in itertools.product((False, True), ("1f1b", "zero_bubble")):
-        uses = (use("tensor_parallel", sequence=sequence, vocabulary=False), piped(schedule))
-        found[f"sequence={sequence}, {schedule}"] = against_one_process(uses, mesh=Mesh(tensor=2, pipeline=2))
+        settings = (use("tensor_parallel", sequence=sequence, vocabulary=False), piped(schedule))
+        found[f"sequence={sequence}, {schedule}"] = against_one_process(settings, mesh=Mesh(tensor=2, pipeline=2))
     return found
 
 

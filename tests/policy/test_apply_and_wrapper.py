@@ -9,7 +9,7 @@ import torch
 
 import advisor
 from advisor.errors import MethodRefusedError, PolicyError, UserError
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.file import PolicyFile, write_policy_file
 from advisor.policy.policy import Policy
@@ -104,7 +104,7 @@ def test_the_library_call_takes_a_policy_an_answer_or_a_file(tmp_path: Path) -> 
     path.write_text("schema: 1\npolicy: {micro_batch: 2, methods: {checkpoint: {every: 1}}}\n")
     from_file = advisor.apply_policy(path, build(), device="cpu")
     from_policy = advisor.apply_policy(
-        advisor.Policy(methods=(advisor.use("checkpoint", every=1),), micro_batch=2), build(), device="cpu"
+        advisor.Policy(methods=(advisor.setting("checkpoint", every=1),), micro_batch=2), build(), device="cpu"
     )
     assert from_file.step(batch(2)).item() == from_policy.step(batch(2)).item()
 
@@ -224,7 +224,7 @@ def test_a_wrapper_refuses_to_train_without_what_was_measured(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("methods", [(), (use("fused_optimizer"),)])
-def test_a_model_is_prepared_once(methods: tuple[MethodUse, ...]) -> None:
+def test_a_model_is_prepared_once(methods: tuple[MethodSetting, ...]) -> None:
     model = torch.nn.Linear(2, 2)
     apply_policy(Policy(methods=methods, micro_batch=2), model, device="cpu")
     with pytest.raises(PolicyError, match="must be applied to a plain model, but Linear has one already"):

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.errors import PolicyError
 from advisor.hardware.mesh import Mesh
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.file import CostEvidence, Evidence, Fingerprints, PolicyFile, load_policy_file, write_policy_file
 from advisor.policy.policy import Policy
 

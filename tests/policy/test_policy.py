@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.hardware.mesh import Mesh
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 
 

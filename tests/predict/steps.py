@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.measure.memory.meter import listening
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.phase import Phase
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
@@ -28,7 +28,7 @@ def sgd(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, foreach=False)
 
 
-def training_of(model: torch.nn.Module, *methods: MethodUse, **options: Any) -> Training:
+def training_of(model: torch.nn.Module, *methods: MethodSetting, **options: Any) -> Training:
     options = {"compute_loss": squares, "build_optimizer": sgd, **options}
     return apply_policy(Policy(methods=methods, micro_batch=2**20), model, device="cpu", **options)
 
@@ -49,7 +49,7 @@ def count_step(training: Training, batch: Any) -> list[Work]:
 def fake_work(
     build: Callable[[], torch.nn.Module],
     make_batch: Callable[[int], Any],
-    *methods: MethodUse,
+    *methods: MethodSetting,
     batches: tuple[int, int] = (2, 4),
     **options: Any,
 ) -> StepWork:
@@ -66,7 +66,7 @@ def fake_work(
 
 
 def fake_step(
-    build: Callable[[], torch.nn.Module], batch: Callable[[], Any], *methods: MethodUse, **options: Any
+    build: Callable[[], torch.nn.Module], batch: Callable[[], Any], *methods: MethodSetting, **options: Any
 ) -> list[Work]:
     """The calls of one step, its optimizer state in place."""
     with FakeTensorMode():

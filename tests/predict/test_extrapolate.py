@@ -8,8 +8,8 @@ import torch
 from advisor.measure.memory.cpu import CpuMemory
 from advisor.measure.memory.storages import HostData
 from advisor.measure.memory.timeline import MemoryTimeline, timeline_of
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.predict.trace.envelope import predict_between
 from advisor.training.training import Phase
 from tests.methods.tiny import MODELS, training_of
@@ -49,12 +49,12 @@ def test_steps_that_differ_in_more_than_sizes_say_nothing() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "convnet"])
-@pytest.mark.parametrize("uses", [(), (use("checkpoint", every=1),), (use("optimizer_in_backward"),)])
-def test_real_steps_far_from_those_that_were_measured(model: str, uses: tuple[MethodUse, ...]) -> None:
+@pytest.mark.parametrize("settings", [(), (use("checkpoint", every=1),), (use("optimizer_in_backward"),)])
+def test_real_steps_far_from_those_that_were_measured(model: str, settings: tuple[MethodSetting, ...]) -> None:
     host_data = HostData()
     host_data.add_living(CPU)
     training = training_of(model)
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     training.step(MODELS[model][1](2))
     meter = CpuMemory(CPU, 2**40, host_data)
     timelines = {}
@@ -72,14 +72,14 @@ def test_real_steps_far_from_those_that_were_measured(model: str, uses: tuple[Me
 
 @pytest.mark.parametrize("coded", [use("fp8_activations", format="e4m3"), use("few_bit_activation", bits=4)])
 def test_more_pieces_of_work_at_a_larger_batch_are_no_other_step(
-    coded: MethodUse, monkeypatch: pytest.MonkeyPatch
+    coded: MethodSetting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coding takes as much at once at any batch that fills a chunk, so that small batches predict a larger one."""
     monkeypatch.setattr("advisor.training.chunking._ON_CPU", 2**12)
 
     def stepped(micro_batch: int) -> tuple[int, MemoryTimeline]:
         training = training_of("gpt2", micro_batch=micro_batch, layers=1)
-        apply_uses(training, [coded])
+        apply_settings(training, [coded])
         meter = CpuMemory(CPU, 2**40, HostData())
         batch = MODELS["gpt2"][1](micro_batch)
         training.step(batch)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.predict.cuda.on_cuda import cublas_workspace_bytes, on_cuda, standing_for
 from advisor.predict.prediction import Category, CudaDevice, MemoryPrediction
 from advisor.predict.step_work import Kind
@@ -24,7 +24,7 @@ HOPPER = CudaDevice(compute_capability=(9, 0), multiprocessors=132)
 MIB = 2**20
 
 
-POLICIES: dict[str, tuple[MethodUse, ...]] = {
+POLICIES: dict[str, tuple[MethodSetting, ...]] = {
     "": (),
     "swap": (use("swap", min_bytes=MIB),),
     "overlapped_swap": (use("overlapped_swap", min_bytes=MIB, ahead=0.1),),

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from advisor.hardware.rates import Bandwidth, DeviceRates
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.predict.policy_outlook import Outlook, outlook_of
 from advisor.predict.prediction import Affine, Category, MemoryPrediction, Moment, Reserved
@@ -33,7 +33,7 @@ def outlook(
     prediction: MemoryPrediction = PREDICTION,
     work: StepWork | None = None,
     rates: DeviceRates | None = None,
-    methods: tuple[MethodUse, ...] = (),
+    methods: tuple[MethodSetting, ...] = (),
 ) -> Outlook:
     return outlook_of(
         prediction,

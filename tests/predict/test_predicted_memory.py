@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from advisor.measure.measurement import MemoryMeasurement
 from advisor.measure.memory.cpu import CpuMemory
 from advisor.measure.memory.storages import HostData
-from advisor.methods.compose import apply_uses
-from advisor.methods.use import MethodUse, use
+from advisor.methods.compose import apply_settings
+from advisor.methods.setting import MethodSetting, use
 from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.predict.trace.envelope import are_alike, predict_aligned
 from advisor.predict.trace.scratch import measured_scratch
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 TOLERANCE = 0.005
 """transformers builds attention masks while it is traced that it leaves out when it sees that they are empty."""
 
-POLICIES: list[tuple[MethodUse, ...]] = [
+POLICIES: list[tuple[MethodSetting, ...]] = [
     (),
     (use("checkpoint", every=1),),
     (use("recursive_checkpoint"),),
@@ -36,27 +36,27 @@ POLICIES: list[tuple[MethodUse, ...]] = [
 PLAIN = 0
 
 
-def uses_of(model: str, index: int) -> tuple[MethodUse, ...]:
+def settings_of_row(model: str, index: int) -> tuple[MethodSetting, ...]:
     return tuple(one for one in POLICIES[index] if (model, one.name) not in REFUSED)
 
 
 REFUSED = {("gpt2", "channels_last"), ("convnet", "few_bit_activation")}
 
 
-def built(model: str, uses: tuple[MethodUse, ...], **options: object) -> Training:
+def built(model: str, settings: tuple[MethodSetting, ...], **options: object) -> Training:
     training = training_of(model, **options)  # type: ignore[arg-type]
-    apply_uses(training, uses)
+    apply_settings(training, settings)
     return training
 
 
 @functools.cache
 def predicted(model: str, policy: int, passes: int = 1) -> MemoryPrediction:
-    uses = uses_of(model, policy)
+    settings = settings_of_row(model, policy)
     traces = []
     for micro_batch in (2, 4):
         mode = FakeTensorMode()
         batch = faked(MODELS[model][1](micro_batch * passes), mode)
-        build = functools.partial(built, model, uses, micro_batch=micro_batch)
+        build = functools.partial(built, model, settings, micro_batch=micro_batch)
         traces.append(trace_step(build, batch, micro_batch=micro_batch, device=CPU, mode=mode))
     scratch = measured_scratch(call for trace in traces for _, call, _ in trace.calls)
     first, second = (with_scratch(trace, scratch) for trace in traces)
@@ -68,7 +68,7 @@ def predicted(model: str, policy: int, passes: int = 1) -> MemoryPrediction:
 def measured(model: str, policy: int, micro_batch: int, passes: int = 1) -> MemoryMeasurement:
     host_data = HostData()
     host_data.add_living(CPU)
-    training = built(model, uses_of(model, policy), micro_batch=micro_batch)
+    training = built(model, settings_of_row(model, policy), micro_batch=micro_batch)
     batch = MODELS[model][1](micro_batch * passes)
     host_data.add(batch, CPU)
     training.step(batch)

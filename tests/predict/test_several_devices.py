@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Category, MemoryPrediction
 from advisor.trial.process.runner import Runner
@@ -46,14 +46,14 @@ def make_batch(batch_size):
 """
 
 
-Methods = tuple[MethodUse, ...]
+Methods = tuple[MethodSetting, ...]
 
 
-def ddp(*, bucket_views: bool) -> MethodUse:
+def ddp(*, bucket_views: bool) -> MethodSetting:
     return use("ddp", bucket_views=bucket_views, static_graph=False)
 
 
-def fsdp(*, reshard: bool) -> MethodUse:
+def fsdp(*, reshard: bool) -> MethodSetting:
     return use("fsdp", mixed_precision="none", offload=False, reshard=reshard)
 
 
@@ -82,7 +82,7 @@ class Bed:
             )
         )
 
-    def predicted(self, *methods: MethodUse, ranks: int = RANKS) -> MemoryPrediction:
+    def predicted(self, *methods: MethodSetting, ranks: int = RANKS) -> MemoryPrediction:
         found = self.result(PredictTrial, methods, ranks)
         assert found.prediction is not None, found.reason
         return found.prediction

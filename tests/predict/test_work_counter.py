@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.phase import Phase
 from advisor.predict.step_work import Kind, work_through
 from advisor.predict.trace.work_counter import WorkCounter

@@ -6,7 +6,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.goal import Fidelity, Goal, Preference
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.costs import cheapest, timed

@@ -13,7 +13,7 @@ from advisor.decide.choose import choose
 from advisor.goal import Fidelity, Goal
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.report.why import explained
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement

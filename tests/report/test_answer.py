@@ -11,7 +11,7 @@ from advisor.decide.candidate import Confirmation
 from advisor.decide.choose import choose
 from advisor.goal import Preference
 from advisor.measure.in_turn import Speedup
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.report.answer import AnswerView, confirmation_words
 from advisor.report.console import SafeConsole
 from advisor.report.streams import ERRORS
@@ -67,7 +67,7 @@ def test_the_answer_has_every_part_in_order(width: int) -> None:
     ],
 )
 def test_plain_training_is_no_advice_where_next_to_nothing_was_measured(
-    methods: tuple[MethodUse, ...], untried: int, little: bool
+    methods: tuple[MethodSetting, ...], untried: int, little: bool
 ) -> None:
     slower = [measured(50.0, method) for method in methods]
     answer = explained(choose([baseline(100.0), *slower], goal(), untried=untried, **ENDED), goal())

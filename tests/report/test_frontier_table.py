@@ -7,7 +7,7 @@ import pytest
 from rich.text import Text
 
 from advisor.goal import Preference
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.report.frontier_table import DOMINATED_ROWS, FrontierTable
 from tests.decide.costs import PRICE, cheapest, decide, timed
 

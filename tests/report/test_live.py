@@ -8,7 +8,7 @@ from rich.console import Console
 
 from advisor.decide.candidate import Role
 from advisor.decide.eligible import best_so_far
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.report.live import LiveProgress, PlainProgress, open_progress
 from advisor.report.progress import Progress
 from tests.decide.costs import cheapest, timed

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from advisor.hardware.mesh import Mesh
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.policy_outlook import AtBatch, Outlook

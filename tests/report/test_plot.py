@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.report.plot import CostPlot
 from tests.decide.costs import decide, timed
 

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.report.sentences import compared_sentence, measured_methods, measured_too_little
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, lost, measured
@@ -53,7 +53,9 @@ def test_where_nothing_was_compared_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(("others", "little"), [((BF16, CHECKPOINT), True), ((BF16, CHECKPOINT, ADAM, CHUNKED), False)])
-def test_what_was_compared_counts_as_measured_where_no_method_wins(others: tuple[MethodUse, ...], little: bool) -> None:
+def test_what_was_compared_counts_as_measured_where_no_method_wins(
+    others: tuple[MethodSetting, ...], little: bool
+) -> None:
     answer = decide([baseline(100), *(compared(90, one) for one in others)])
     assert len(measured_methods(answer)) == len(others)
     assert measured_too_little(answer) is little

@@ -8,7 +8,7 @@ from advisor.decide.candidate import Candidate, Confirmation, Recommendation, Ro
 from advisor.decide.choose import choose
 from advisor.goal import Fidelity, Goal
 from advisor.measure.in_turn import Speedup
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.report.why import explain, explained
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement, on
@@ -280,7 +280,7 @@ def test_what_led_and_was_not_confirmed_is_no_proof_that_nothing_is_faster() -> 
 
 
 def test_a_gain_that_rests_on_what_else_runs_says_so() -> None:
-    threads = MethodUse(name="intraop_threads", parameters={"count": 1})
+    threads = MethodSetting(name="intraop_threads", parameters={"count": 1})
     said = "when that changes, give the same command anew"
     assert said in " ".join(explain(decide([baseline(100), measured(300, threads)]), goal()))
     assert said not in " ".join(explain(decide([baseline(100), measured(300, CHECKPOINT)]), goal()))

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from advisor.methods.base import Saves
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.phase import Phase
 from advisor.predict.roofline import PredictedStep, predict_step
 from advisor.predict.step_work import Kind

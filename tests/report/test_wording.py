@@ -6,7 +6,7 @@ from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import Mesh
 from advisor.measure.in_turn import Speedup
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.report.wording import combination_words, comparison_words, of_each_share, training_words
 from advisor.search.space.space import Combination

@@ -14,7 +14,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.hardware.mesh import Mesh, MeshAxis
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 import random
 
 from advisor.goal import Fidelity
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace, pair_of
 
 SETTINGS = {
@@ -41,7 +41,7 @@ def space(
     *methods: str,
     fractions: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25),
     recipes: tuple[ResolvedRecipe, ...] = (),
-    conflicts: tuple[tuple[MethodUse, MethodUse], ...] = (),
+    conflicts: tuple[tuple[MethodSetting, MethodSetting], ...] = (),
 ) -> ResolvedSpace:
     return ResolvedSpace(
         name="synthetic",
@@ -55,16 +55,16 @@ def space(
     )
 
 
-def recipe(name: str, *uses: MethodUse, hand_tuned: bool = False) -> ResolvedRecipe:
-    return ResolvedRecipe(name=name, hand_tuned=hand_tuned, uses=tuple(sorted(uses, key=lambda one: one.name)))
+def recipe(name: str, *settings: MethodSetting, hand_tuned: bool = False) -> ResolvedRecipe:
+    return ResolvedRecipe(name=name, hand_tuned=hand_tuned, settings=tuple(sorted(settings, key=lambda one: one.name)))
 
 
-def rate(uses: tuple[MethodUse, ...], fraction: float) -> float:
+def rate(settings: tuple[MethodSetting, ...], fraction: float) -> float:
     """Samples per second: a product, with one interaction, as real combinations have."""
     product = 100.0 * FRACTION_RATES[fraction]
-    for one in uses:
+    for one in settings:
         product *= RATES[one.label]
-    labels = {one.label for one in uses}
+    labels = {one.label for one in settings}
     if {"precision(dtype=bf16)", "small_adam"} <= labels:
         product *= 1.1
     return product
@@ -109,7 +109,7 @@ class Instance:
 
     def seconds(self, combination: Combination) -> float | None:
         """Seconds per sample without noise; ``None`` if the combination crashes."""
-        labels = {one.label for one in combination.uses}
+        labels = {one.label for one in combination.settings}
         if self.crash <= labels:
             return None
         log = self.own[combination.label] + sum(self.effects[label] for label in labels)

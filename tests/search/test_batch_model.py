@@ -19,7 +19,7 @@ CHECKPOINT, ADAM, SWAP = SETTINGS["checkpoint"][0], SETTINGS["small_adam"][0], S
 
 
 def levels(*every: tuple[object, ...]) -> Levels:
-    return FACTORS.levels(Choice(Combination(uses), 1.0) for uses in every)  # type: ignore[arg-type]
+    return FACTORS.levels(Choice(Combination(settings), 1.0) for settings in every)  # type: ignore[arg-type]
 
 
 KNOWN = levels((), (CHECKPOINT,), (ADAM,))

@@ -11,7 +11,7 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.rates import Bandwidth, DeviceRates
 from advisor.methods.compose import judge, worst_fidelity
 from advisor.methods.process.glibc import why_no_mallopt
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.initial_trials import seeds_of
 from advisor.search.space.build_space import build_space
 from advisor.search.space.requested_methods import only_methods
@@ -121,18 +121,18 @@ def test_the_users_ceiling_may_also_raise_the_spaces_own(tmp_path: Path) -> None
 def test_every_combination_is_one_that_its_methods_accept_and_no_other_is_missing(hardware: Hardware) -> None:
     """Conflicts are asked pair by pair; this holds them against the judgement of whole combinations."""
     resolved = build_space(load_space("default"), FACTS, hardware)
-    assert next(iter(resolved.combinations())).uses == ()
+    assert next(iter(resolved.combinations())).settings == ()
     generator = random.Random(0)
     axes = [(None, *axis.settings) for axis in resolved.axes]
-    drawn = [one.uses for one in (resolved.draw(generator) for _ in range(75)) if one is not None]
+    drawn = [one.settings for one in (resolved.draw(generator) for _ in range(75)) if one is not None]
     found = set()
     for chosen in (*([generator.choice(axis) for axis in axes] for _ in range(75)), *drawn):
-        uses = tuple(sorted((one for one in chosen if one is not None), key=lambda one: one.name))
-        accepted = judge(uses, facts=FACTS, hardware=hardware).applicable
-        assert accepted == resolved.accepts(Combination(uses))
-        assert accepted == (resolved.conflict_in(uses) is None)
-        assert accepted or uses not in drawn
-        assert Fidelity.LOSSY.allows(worst_fidelity(uses, accumulation_steps=1, facts=FACTS))
+        settings = tuple(sorted((one for one in chosen if one is not None), key=lambda one: one.name))
+        accepted = judge(settings, facts=FACTS, hardware=hardware).applicable
+        assert accepted == resolved.accepts(Combination(settings))
+        assert accepted == (resolved.conflict_in(settings) is None)
+        assert accepted or settings not in drawn
+        assert Fidelity.LOSSY.allows(worst_fidelity(settings, accumulation_steps=1, facts=FACTS))
         found.add(accepted)
     assert found == {True, False}
 
@@ -140,7 +140,7 @@ def test_every_combination_is_one_that_its_methods_accept_and_no_other_is_missin
 def test_a_recipe_is_filled_in_with_the_first_value_of_the_space(tmp_path: Path) -> None:
     recipes = "[{name: block by block, methods: {checkpoint: {}, precision: {dtype: bf16}}}]"
     resolved = build_space(space(tmp_path, "{checkpoint: {every: [4, 2]}, precision: {}}", recipes), FACTS, H100)
-    assert resolved.recipes[0].uses == (use("checkpoint", every=2), use("precision", dtype="bf16"))
+    assert resolved.recipes[0].settings == (use("checkpoint", every=2), use("precision", dtype="bf16"))
     assert resolved.recipes[0].notes == ()
 
 
@@ -154,7 +154,7 @@ def test_a_recipe_with_a_refused_part_is_dropped_with_the_reason(tmp_path: Path)
 def test_the_hand_tuned_recipe_keeps_what_applies_and_says_what_it_left_out(tmp_path: Path) -> None:
     recipes = "[{name: tuned, hand_tuned: true, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}}]"
     resolved = build_space(space(tmp_path, "{checkpoint: {}, precision: {}}", recipes), FACTS, V100)
-    assert resolved.recipes[0].uses == (use("checkpoint", every=1),)
+    assert resolved.recipes[0].settings == (use("checkpoint", every=1),)
     assert resolved.recipes[0].hand_tuned
     assert resolved.recipes[0].notes[0].startswith("without precision: bf16 needs")
 
@@ -163,14 +163,17 @@ def test_an_optional_part_is_left_out_where_it_is_refused(tmp_path: Path) -> Non
     recipes = "[{name: r, methods: {precision: {dtype: bf16}, checkpoint: {every: 1}}, optional: [precision]}]"
     mine = space(tmp_path, "{checkpoint: {}, precision: {}}", recipes)
     both = (use("checkpoint", every=1), use("precision", dtype="bf16"))
-    assert [build_space(mine, FACTS, one).recipes[0].uses for one in (H100, V100)] == [both, both[:1]]
+    assert [build_space(mine, FACTS, one).recipes[0].settings for one in (H100, V100)] == [both, both[:1]]
     assert build_space(mine, FACTS, V100).recipes[0].notes == ()
 
 
 def test_compiled_blocks_are_tried_early_on_a_gpu_and_last_of_all_recipes_on_a_cpu() -> None:
     """Also where half precision is not for the device. On a CPU compiling takes the time of several other recipes."""
     on_gpu, on_cpu = (
-        [[use.name for use in one.uses] for one in build_space(load_space("default"), facts, device).recipes]
+        [
+            [setting.name for setting in one.settings]
+            for one in build_space(load_space("default"), facts, device).recipes
+        ]
         for facts, device in ((FACTS, H100), (at(bfloat16=1e9, float16=1e9), CPU))
     )
     assert ["compile", "fused_optimizer", "precision"] in on_gpu[:6]
@@ -194,7 +197,7 @@ NATIVE_BF16 = at(bfloat16=320e9, float16=1e9)
 def test_the_hand_tuned_setting_is_what_an_experienced_person_has_on_this_device() -> None:
     def tuned(facts: Facts, hardware: Hardware) -> list[str]:
         (found,) = (one for one in build_space(load_space("default"), facts, hardware).recipes if one.hand_tuned)
-        return [use.label for use in found.uses]
+        return [setting.label for setting in found.settings]
 
     assert tuned(SLOW_IN_HALF, CPU) == ["fused_optimizer", "retain_freed_memory"]
     assert tuned(NATIVE_BF16, CPU) == ["fused_optimizer", "precision(dtype=bf16)", "retain_freed_memory"]
@@ -217,7 +220,7 @@ def test_beside_programs_that_keep_cores_busy_every_recipe_has_the_threads_that_
         )
         facts = msgspec.structs.replace(NATIVE_BF16, device_rates=measured)
         recipes = build_space(load_space("default"), facts, CPU).recipes
-        labels = [[use.label for use in one.uses if use.name == "intraop_threads"] for one in recipes]
+        labels = [[setting.label for setting in one.settings if setting.name == "intraop_threads"] for one in recipes]
         assert all(one == labels[0] for one in labels)
         return labels[0]
 
@@ -229,7 +232,9 @@ def test_beside_programs_that_keep_cores_busy_every_recipe_has_the_threads_that_
 def test_no_recipe_computes_in_a_format_that_is_slower_than_float32_here(name: str) -> None:
     """Trap: bf16, at three tenths of the rate, was the hand-tuned default, and half of the recipes had it."""
     resolved = build_space(load_space(name), SLOW_IN_HALF, CPU, Fidelity.LOSSY)
-    assert not {"precision", "pure_bf16", "half_weights"} & {use.name for one in resolved.recipes for use in one.uses}
+    assert not {"precision", "pure_bf16", "half_weights"} & {
+        setting.name for one in resolved.recipes for setting in one.settings
+    }
     (tuned,) = (one for one in resolved.recipes if one.hand_tuned)
     (note,) = (note for note in tuned.notes if "precision" in note)
     assert "more slowly in bfloat16: 50 GFLOP/s, against 163 in float32" in note
@@ -246,7 +251,7 @@ def test_such_a_format_stays_in_the_search_for_its_memory_and_is_expected_to_tak
 
 def test_such_a_format_is_tried_first_by_whoever_asks_for_it() -> None:
     asked = only_methods(load_space("default"), ["precision"])
-    assert build_space(asked, SLOW_IN_HALF, CPU).recipes[0].uses == (use("precision", dtype="bf16"),)
+    assert build_space(asked, SLOW_IN_HALF, CPU).recipes[0].settings == (use("precision", dtype="bf16"),)
 
 
 def test_a_recipe_that_a_dropped_part_makes_equal_to_another_is_not_there_twice(tmp_path: Path) -> None:
@@ -265,9 +270,9 @@ def test_a_recipe_may_be_for_one_kind_of_device(tmp_path: Path) -> None:
         "{name: tuned, device: cpu, hand_tuned: true, methods: {optimizer_in_backward: {}}}]"
     )
     mine = space(tmp_path, "{checkpoint: {}, optimizer_in_backward: {}}", recipes)
-    assert [one.uses for one in build_space(mine, FACTS, H100).recipes] == [(use("checkpoint", every=1),)]
+    assert [one.settings for one in build_space(mine, FACTS, H100).recipes] == [(use("checkpoint", every=1),)]
     on_cpu = build_space(mine, FACTS, CPU)
-    assert [one.uses for one in on_cpu.recipes] == [(use("optimizer_in_backward"),)]
+    assert [one.settings for one in on_cpu.recipes] == [(use("optimizer_in_backward"),)]
     assert on_cpu.dropped_recipes == {}
 
 
@@ -278,15 +283,15 @@ def test_a_dozen_combinations_of_an_ordinary_model_are_tried_on_a_cpu_before_any
     resolved = build_space(load_space("default"), facts_of(model, matmul_flops_per_second=rates), CPU)
     seeds = [combination for _, combination in seeds_of(resolved)]
     assert len({one.label for one in seeds}) == len(seeds) >= 12
-    kept = [any(use.name == "retain_freed_memory" for use in one.uses) for one in seeds]
+    kept = [any(setting.name == "retain_freed_memory" for setting in one.settings) for one in seeds]
     assert kept[1:9] == [True] * 8, "what pays most on a CPU comes first"
 
 
 def test_a_list_in_a_recipe_means_the_first_that_applies(tmp_path: Path) -> None:
     recipes = "[{name: tuned, methods: {precision: {dtype: [bf16, fp16]}}}]"
     mine = space(tmp_path, "{precision: {}}", recipes)
-    assert build_space(mine, FACTS, H100).recipes[0].uses == (use("precision", dtype="bf16"),)
-    assert build_space(mine, FACTS, V100).recipes[0].uses == (use("precision", dtype="fp16"),)
+    assert build_space(mine, FACTS, H100).recipes[0].settings == (use("precision", dtype="bf16"),)
+    assert build_space(mine, FACTS, V100).recipes[0].settings == (use("precision", dtype="fp16"),)
 
 
 def test_methods_of_a_recipe_that_exclude_each_other_drop_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from advisor.hardware.mesh import MeshAxis
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.propose.batch_model import Estimate
 from advisor.search.propose.cost_model import Batches, CostModel
 from advisor.search.space.factors import Choice, Factors
@@ -37,7 +37,7 @@ def expected(one: CostModel, of: ResolvedSpace, *combinations: Combination) -> E
 
 
 def log_seconds(choice: Choice) -> float:
-    return -math.log(rate(choice.combination.uses, choice.fraction))
+    return -math.log(rate(choice.combination.settings, choice.fraction))
 
 
 def test_effects_that_add_up_are_recovered_from_a_few_of_many_combinations() -> None:
@@ -139,18 +139,18 @@ def test_a_method_that_pays_by_the_batch_that_it_leaves_room_for_pays_less_besid
     """The trap: checkpointing is the fastest where nothing else saves memory, and stays in every proposal for ever."""
     of = Factors(space("checkpoint", "small_adam", "precision", fractions=(1.0,)))
     checkpoint, adam, bf16 = SETTINGS["checkpoint"][0], SETTINGS["small_adam"][0], SETTINGS["precision"][0]
-    every: list[tuple[MethodUse, ...]] = [(), (checkpoint,), (adam,), (bf16,)]
+    every: list[tuple[MethodSetting, ...]] = [(), (checkpoint,), (adam,), (bf16,)]
     largest = np.array([2.0, 16.0, 8.0, 4.0])
 
-    def cost(uses: tuple[MethodUse, ...], batch: float) -> float:
-        return math.log((1.3 if checkpoint in uses else 1.0) * (1 + 4 / batch))
+    def cost(settings: tuple[MethodSetting, ...], batch: float) -> float:
+        return math.log((1.3 if checkpoint in settings else 1.0) * (1 + 4 / batch))
 
-    known = of.levels(Choice(Combination(uses), 1.0) for uses in (*every, *every))
+    known = of.levels(Choice(Combination(settings), 1.0) for settings in (*every, *every))
     sizes = np.concatenate([largest, largest / 2])
-    logs = np.array([cost(uses, batch) for uses, batch in zip((*every, *every), sizes, strict=True)])
+    logs = np.array([cost(settings, batch) for settings, batch in zip((*every, *every), sizes, strict=True)])
     without, beside = of.levels(
-        Choice(Combination(tuple(sorted(uses, key=lambda one: one.name))), 1.0)
-        for uses in ((adam, bf16), (adam, bf16, checkpoint))
+        Choice(Combination(tuple(sorted(settings, key=lambda one: one.name))), 1.0)
+        for settings in ((adam, bf16), (adam, bf16, checkpoint))
     )
     gains = []
     for batches in (None, Batches(np.log(sizes), np.log(np.concatenate([largest, largest])))):
@@ -175,14 +175,14 @@ def test_what_saves_a_steps_own_time_hardly_counts_where_samples_are_slow() -> N
     of = Factors(space("checkpoint", "small_adam", "precision", fractions=(1.0,)))
     slow, launches = SETTINGS["checkpoint"][0], SETTINGS["small_adam"][0]
 
-    def cost(uses: tuple[MethodUse, ...], batch: float) -> float:
-        own, each = (0.2 if launches in uses else 1.0), (4.0 if slow in uses else 1.0)
+    def cost(settings: tuple[MethodSetting, ...], batch: float) -> float:
+        own, each = (0.2 if launches in settings else 1.0), (4.0 if slow in settings else 1.0)
         return math.log(each + own / batch * 8)
 
-    every: list[tuple[MethodUse, ...]] = [(), (slow,), (launches,)]
+    every: list[tuple[MethodSetting, ...]] = [(), (slow,), (launches,)]
     sizes = np.repeat([4.0, 8.0, 16.0], 3)
-    known = of.levels(Choice(Combination(uses), 1.0) for uses in every * 3)
-    logs = np.array([cost(uses, batch) for uses, batch in zip(every * 3, sizes, strict=True)])
+    known = of.levels(Choice(Combination(settings), 1.0) for settings in every * 3)
+    logs = np.array([cost(settings, batch) for settings, batch in zip(every * 3, sizes, strict=True)])
     model = CostModel(of, known, logs, np.full(9, 0.005), Batches(np.log(sizes), np.full(9, math.log(8.0))))
     both = of.levels([Choice(Combination((slow, launches)), 1.0)])
     assert model.estimate(both).mean[0] == pytest.approx(cost((slow, launches), 8.0), abs=0.12)

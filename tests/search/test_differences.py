@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.cost_model import Batches, CostModel
 from advisor.search.propose.differences import Beside, Differences
 from advisor.search.space.factors import Choice, Factors
@@ -53,7 +53,7 @@ def test_a_joint_estimate_agrees_with_those_of_each() -> None:
 
 def test_pending_points_change_nothing_but_certainty() -> None:
     model, some = learned(3.0, 0.05, bf16=-0.4, small=0.1), levels(PLAIN, BF16, SMALL)
-    both = levels(Combination((*BF16.uses, *SMALL.uses)))
+    both = levels(Combination((*BF16.settings, *SMALL.settings)))
     believing = model.believing(both, 0.02)
     assert believing.estimate(some).mean == pytest.approx(model.estimate(some).mean)
     assert believing.estimate(both).deviation[0] < model.estimate(both).deviation[0]

@@ -9,7 +9,7 @@ import numpy as np
 import optuna
 import pytest
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.propose.expectation import Expectation, Expectations, Observation
 from advisor.search.propose.history import observations_of
 from advisor.search.space.factors import Choice, Factors
@@ -29,13 +29,13 @@ BF16, EVERY_1, EVERY_2, ADAM = (
 )
 
 
-def choice(*uses: MethodUse) -> Choice:
-    return Choice(Combination(tuple(sorted(uses, key=lambda one: one.name))), 1.0)
+def choice(*settings: MethodSetting) -> Choice:
+    return Choice(Combination(tuple(sorted(settings, key=lambda one: one.name))), 1.0)
 
 
-def seen(log: float | tuple[float, ...] | None, *uses: MethodUse, **changes: object) -> Observation:
+def seen(log: float | tuple[float, ...] | None, *settings: MethodSetting, **changes: object) -> Observation:
     logs = (log,) if isinstance(log, float) else log
-    return Observation(choice=choice(*uses), logs=logs, **changes)  # type: ignore[arg-type]
+    return Observation(choice=choice(*settings), logs=logs, **changes)  # type: ignore[arg-type]
 
 
 def expected(observations: list[Observation], *choices: Choice, weights: tuple[float, ...] = (1.0,)) -> Expectation:
@@ -62,9 +62,11 @@ def test_of_a_thousand_figures_those_chosen_tell_nearly_as_much() -> None:
     generator = random.Random(0)
     every = [Choice(one, 1.0) for one in SPACE.combinations()]
     effects = {setting.label: generator.gauss(0.0, 0.3) for axis in SPACE.axes for setting in axis.settings}
-    truth = np.array([sum(effects[one.label] for one in choice.combination.uses) for choice in every])
+    truth = np.array([sum(effects[one.label] for one in choice.combination.settings) for choice in every])
     drawn = [generator.randrange(len(every)) for _ in range(1000)]
-    known = [seen(truth[one] + generator.gauss(0.0, 0.05), *every[one].combination.uses, noise=0.05) for one in drawn]
+    known = [
+        seen(truth[one] + generator.gauss(0.0, 0.05), *every[one].combination.settings, noise=0.05) for one in drawn
+    ]
     found = expected(known, *every)
     assert found.mean == pytest.approx(truth, abs=0.03)
 

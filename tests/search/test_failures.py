@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.propose.failures import Failures
 from advisor.search.space.factors import Choice, Factors
 from advisor.search.space.space import Combination
@@ -18,13 +18,13 @@ FACTORS = Factors(SPACE)
 A, B, C, D = use("first", level=0), use("second", level=0), use("third", level=0), use("fourth", level=0)
 
 
-def failures(failed: list[tuple[MethodUse, ...]], well: list[tuple[MethodUse, ...]]) -> Failures:
-    rows = [FACTORS.levels(Choice(Combination(uses), 1.0) for uses in some) for some in (failed, well)]
+def failures(failed: list[tuple[MethodSetting, ...]], well: list[tuple[MethodSetting, ...]]) -> Failures:
+    rows = [FACTORS.levels(Choice(Combination(settings), 1.0) for settings in some) for some in (failed, well)]
     return Failures(FACTORS, *rows)
 
 
-def probability(of: Failures, *uses: MethodUse) -> float:
-    return float(of.probability(FACTORS.levels([Choice(Combination(uses), 1.0)]))[0])
+def probability(of: Failures, *settings: MethodSetting) -> float:
+    return float(of.probability(FACTORS.levels([Choice(Combination(settings), 1.0)]))[0])
 
 
 def test_without_failures_nothing_is_suspected() -> None:

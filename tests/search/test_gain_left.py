@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.proposal import GainLeft
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.study.sampler import Proposer
@@ -28,7 +28,7 @@ def trials_until_noise(seed: int, effects: float, most: int = 60) -> tuple[int, 
     for number in range(1, most + 1):
         proposal = one.ask()
         assert proposal is not None
-        seconds = math.exp(sum(of[setting.label] for setting in proposal.uses) + generator.gauss(0, 0.02))
+        seconds = math.exp(sum(of[setting.label] for setting in proposal.settings) + generator.gauss(0, 0.02))
         one.tell(proposal, 1 / seconds, noise=0.02)
         left = one.gain_left()
         in_a_row = in_a_row + 1 if left is not None and left.is_noise else 0
@@ -73,7 +73,7 @@ def test_it_is_not_over_while_a_large_gain_is_likely() -> None:
     for _ in range(len(alone) + 1):
         proposal = one.ask()
         assert proposal is not None
-        one.tell(proposal, 120.0 if proposal.uses else 100.0, noise=0.02)
+        one.tell(proposal, 120.0 if proposal.settings else 100.0, noise=0.02)
     left = one.gain_left()
     assert left is not None
     assert left.expected > 0.2
@@ -104,7 +104,7 @@ def test_nothing_is_said_while_nothing_may_win() -> None:
 def test_when_everything_was_tried_nothing_is_left() -> None:
     one = proposer(space("precision", "small_adam", fractions=(1.0,)))
     while (proposal := one.ask()) is not None:
-        one.tell(proposal, 100.0 + len(proposal.uses), noise=0.01)
+        one.tell(proposal, 100.0 + len(proposal.settings), noise=0.01)
     assert one.gain_left() == GainLeft(expected=0.0, noise=0.01, measured=8)
 
 
@@ -113,7 +113,7 @@ def test_with_two_objectives_an_improvement_of_either_counts() -> None:
     for _ in range(9):
         proposal = one.ask()
         assert proposal is not None
-        one.tell(proposal, (1.0, 1.0 - 0.2 * len(proposal.uses)), noise=0.01)
+        one.tell(proposal, (1.0, 1.0 - 0.2 * len(proposal.settings)), noise=0.01)
     left = one.gain_left()
     assert left is not None
     assert left.expected > 0

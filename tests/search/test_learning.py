@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.proposal import SamplerName
 from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.search.study.sampler import Proposer
@@ -61,7 +61,7 @@ def test_a_method_that_was_compared_and_pays_is_among_the_next_proposals() -> No
     one.learn(ADAM, 200.0, noise=0.01)
     proposal = one.ask()
     assert proposal is not None
-    assert use("small_adam") in proposal.uses
+    assert use("small_adam") in proposal.settings
 
 
 def test_comparisons_of_methods_alone_save_trials() -> None:

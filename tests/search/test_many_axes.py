@@ -9,7 +9,7 @@ import pytest
 
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import MeshAxis
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.space.explored import Explored
 from advisor.search.space.space import MOST_COUNTED, Axis, Combination, Count, ResolvedSpace, pair_of
 from advisor.search.study.sampler import Proposer
@@ -79,9 +79,9 @@ def listed(of: ResolvedSpace) -> set[str]:
     found = set()
     for gpu_count in of.gpu_counts:
         for chosen in itertools.product(*((None, *axis.settings) for axis in of.axes)):
-            uses = tuple(sorted((one for one in chosen if one is not None), key=lambda one: one.name))
-            if of.accepts(Combination(uses, gpu_count)):
-                found.add(Combination(uses, gpu_count).label)
+            settings = tuple(sorted((one for one in chosen if one is not None), key=lambda one: one.name))
+            if of.accepts(Combination(settings, gpu_count)):
+                found.add(Combination(settings, gpu_count).label)
     return found
 
 
@@ -126,8 +126,8 @@ def test_of_thirty_five_methods_there_are_more_than_anyone_counts(position: int)
     assert on_two.counted() == Count(1)
 
 
-def rate(uses: tuple[MethodUse, ...]) -> float:
-    return 1.0 + sum(1.0 if int(one.name[-2:]) % 3 == 0 else -0.5 for one in uses)
+def rate(settings: tuple[MethodSetting, ...]) -> float:
+    return 1.0 + sum(1.0 if int(one.name[-2:]) % 3 == 0 else -0.5 for one in settings)
 
 
 def test_fifty_different_valid_combinations_are_proposed_and_become_better() -> None:
@@ -139,13 +139,13 @@ def test_fifty_different_valid_combinations_are_proposed_and_become_better() -> 
         assert proposal is not None
         assert MANY.accepts(proposal.combination)
         seen.add((proposal.combination.label, proposal.batch_fraction))
-        rates.append(rate(proposal.uses))
+        rates.append(rate(proposal.settings))
         one.tell(proposal, rates[-1])
     assert len(seen) == one.completed == 50
     assert one.untried == 2 * MOST_COUNTED - 50, "there are more"
     generator = random.Random(1)
     drawn = [drawn for drawn in (MANY.draw(generator) for _ in range(500)) if drawn is not None]
-    blind = sum(rate(each.uses) for each in drawn) / len(drawn)
+    blind = sum(rate(each.settings) for each in drawn) / len(drawn)
     assert sum(rates[-20:]) / 20 > blind + 0.5
 
 

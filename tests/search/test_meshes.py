@@ -13,7 +13,7 @@ import pytest
 
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.initial_trials import names_of, seeds_of
 from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice, Factors
@@ -132,7 +132,9 @@ class TestCombinations:
         found = list(of.combinations())
         assert {(one.gpu_count, one.mesh) for one in found} == set(of.places)
         for one in found:
-            divides = [axis.divides for axis in AXES for each in one.uses if each.name == axis.method and axis.divides]
+            divides = [
+                axis.divides for axis in AXES for each in one.settings if each.name == axis.method and axis.divides
+            ]
             assert sorted(map(str, divides)) == sorted(map(str, one.mesh.divided(one.gpu_count)))
             assert of.accepts(one)
             assert one.policy(2).global_batch == 2 * one.data_degree
@@ -225,7 +227,7 @@ class TestProposals:
         while (proposal := one.ask()) is not None:
             seen.append(proposal)
             cut = math.log2(proposal.combination.mesh.model_degree)
-            one.tell(proposal, 10.0 * proposal.combination.gpu_count - cut - len(proposal.uses), noise=0.01)
+            one.tell(proposal, 10.0 * proposal.combination.gpu_count - cut - len(proposal.settings), noise=0.01)
         points = {(each.combination.label, each.batch_fraction) for each in seen}
         assert len(points) == len(seen) == of.count * 2
         assert one.untried == 0
@@ -248,7 +250,7 @@ class TestProposals:
 
     def test_a_recipe_for_a_place_is_tried_there_and_keeps_its_name(self) -> None:
         place = (4, Mesh(tensor=4))
-        of = meshed(1, 4, recipes=(ResolvedRecipe(name="deep", hand_tuned=False, uses=(SLICED,), place=place),))
+        of = meshed(1, 4, recipes=(ResolvedRecipe(name="deep", hand_tuned=False, settings=(SLICED,), place=place),))
         assert dict(seeds_of(of))["deep"] == Combination((SLICED,), *place)
         assert names_of(of, Choice(Combination((SLICED,), *place), 1.0)) == ("deep", False)
         assert names_of(of, Choice(Combination((DDP, SLICED), 4, Mesh(tensor=2)), 1.0)) == (None, False)

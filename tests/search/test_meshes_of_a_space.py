@@ -10,7 +10,7 @@ import pytest
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import DATA_ONLY, Mesh
 from advisor.methods.compose import judge
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.initial_trials import seeds_of
 from advisor.search.space.build_space import build_space
 from advisor.search.space.requested_methods import only_methods
@@ -62,8 +62,8 @@ def test_a_way_without_any_mesh_is_left_out_and_the_reason_is_shown(tmp_path: Pa
 def test_a_setting_is_no_part_of_meshes_that_its_method_rules_out(tmp_path: Path) -> None:
     odd = msgspec.structs.replace(FACTS, tokens_per_sample=18)
     of = resolved(tmp_path, 4, facts=odd)
-    assert of.on_devices((), 4, Mesh(tensor=4)).uses == (SLICED,)
-    assert SLICED_TOKENS in of.on_devices((), 4, Mesh(tensor=2)).uses
+    assert of.on_devices((), 4, Mesh(tensor=4)).settings == (SLICED,)
+    assert SLICED_TOKENS in of.on_devices((), 4, Mesh(tensor=2)).settings
     verdict = judge((SLICED_TOKENS,), facts=odd, hardware=CPU, gpu_count=4, mesh=Mesh(tensor=4))
     assert verdict.reason == (
         "sliced(sequence=True): 18 tokens cannot be divided among 4 devices; pad samples to a multiple of them"
@@ -72,13 +72,13 @@ def test_a_setting_is_no_part_of_meshes_that_its_method_rules_out(tmp_path: Path
 
 def test_every_combination_is_one_that_its_methods_accept(tmp_path: Path) -> None:
     for one in resolved(tmp_path, 1, 2, 4).combinations():
-        assert judge(one.uses, facts=FACTS, hardware=CPU, gpu_count=one.gpu_count, mesh=one.mesh).applicable
+        assert judge(one.settings, facts=FACTS, hardware=CPU, gpu_count=one.gpu_count, mesh=one.mesh).applicable
 
 
 def test_the_first_cuts_are_the_smallest_that_fits_and_those_inside_a_machine(tmp_path: Path) -> None:
     need = 4 * FACTS.parameter_bytes
     of = resolved(tmp_path, 1, 4, memory_limit_bytes=int(0.6 * need))
-    seeds = {name: (one.mesh, [each.name for each in one.uses]) for name, one in seeds_of(of)}
+    seeds = {name: (one.mesh, [each.name for each in one.settings]) for name, one in seeds_of(of)}
     assert seeds == {
         "plain": (DATA_ONLY, []),
         "smallest cut": (Mesh(pipeline=2), ["ddp", "stages"]),

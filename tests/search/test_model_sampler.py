@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import optuna
 import pytest
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.propose.proposal import SamplerName
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.study.sampler import Proposal, Proposer
@@ -111,7 +111,7 @@ def test_what_cannot_be_told_apart_is_settled_in_favour_of_fewer_methods() -> No
     of = Instance(0).space(**{"first(level=0)": 0.3})
     one = proposer(of)
     one.tell(asked(one), 100.0)
-    assert asked(one).uses == (use("first", level=0),)
+    assert asked(one).settings == (use("first", level=0),)
 
 
 def test_of_methods_that_turn_out_to_do_nothing_the_simplest_combinations_come_first() -> None:
@@ -119,7 +119,7 @@ def test_of_methods_that_turn_out_to_do_nothing_the_simplest_combinations_come_f
     methods = []
     for _ in range(32):
         proposal = asked(one)
-        methods.append(len(proposal.uses))
+        methods.append(len(proposal.settings))
         one.tell(proposal, 100.0)
     assert statistics.mean(methods[10:20]) < statistics.mean(methods[22:])
 
@@ -132,11 +132,11 @@ def test_a_pair_that_crashes_is_left_alone_after_a_few_failures_and_named() -> N
     crashes = []
     for number in range(30):
         proposal = asked(one)
-        if {first.label, second.label} <= {setting.label for setting in proposal.uses}:
+        if {first.label, second.label} <= {setting.label for setting in proposal.settings}:
             crashes.append(number)
             one.tell(proposal, None, {"outcome": 1.0})
         else:
-            one.tell(proposal, 100.0 * 1.5 ** ((first in proposal.uses) + (second in proposal.uses)))
+            one.tell(proposal, 100.0 * 1.5 ** ((first in proposal.settings) + (second in proposal.settings)))
     assert len(crashes) <= 6
     assert one.failing_pairs == {(first.label, second.label): len(crashes)}
 
@@ -154,20 +154,20 @@ def test_points_under_way_are_spread_out() -> None:
 
 
 def test_forty_trials_in_a_space_too_large_to_list_beat_two_thousand_draws() -> None:
-    def rate(uses: Sequence[MethodUse]) -> float:
-        return math.exp(sum(0.1 if int(one.name[-2:]) % 3 == 0 else -0.05 for one in uses))
+    def rate(settings: Sequence[MethodSetting]) -> float:
+        return math.exp(sum(0.1 if int(one.name[-2:]) % 3 == 0 else -0.05 for one in settings))
 
     one = proposer(MANY)
     best = 0.0
     for _ in range(40):
         proposal = asked(one)
         assert MANY.accepts(proposal.combination)
-        value = rate(proposal.uses)
+        value = rate(proposal.settings)
         best = max(best, value)
         one.tell(proposal, value)
     generator = random.Random(0)
     drawn = [drawn for drawn in (MANY.draw(generator) for _ in range(2000)) if drawn is not None]
-    assert best > max(rate(combination.uses) for combination in drawn)
+    assert best > max(rate(combination.settings) for combination in drawn)
 
 
 def test_with_two_objectives_both_ends_of_the_frontier_are_found() -> None:
@@ -178,7 +178,7 @@ def test_with_two_objectives_both_ends_of_the_frontier_are_found() -> None:
     for _ in range(25):
         proposal = asked(one)
         count = proposal.combination.gpu_count
-        latency = 0.9 ** len(proposal.uses) / count**0.7
+        latency = 0.9 ** len(proposal.settings) / count**0.7
         one.tell(proposal, (latency * count, latency))
         best_cost = min(best_cost, (latency * count, count))
         best_latency = min(best_latency, (latency, count))
@@ -211,9 +211,9 @@ def test_where_the_model_promises_nothing_every_second_proposal_takes_it_to_be_w
         found = 61
         for number in range(1, 61):
             proposal = asked(one)
-            both = all(each in proposal.uses for each in (first, second))
-            costs = 0.1 * sum(each.name not in ("swap", "attention") for each in proposal.uses)
-            costs += -0.4 if both else 0.08 * sum(each.name in ("swap", "attention") for each in proposal.uses)
+            both = all(each in proposal.settings for each in (first, second))
+            costs = 0.1 * sum(each.name not in ("swap", "attention") for each in proposal.settings)
+            costs += -0.4 if both else 0.08 * sum(each.name in ("swap", "attention") for each in proposal.settings)
             one.tell(proposal, math.exp(-costs), noise=0.02)
             if both:
                 found = number

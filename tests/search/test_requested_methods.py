@@ -41,8 +41,10 @@ def test_all_of_them_together_are_tried_first() -> None:
     resolved = build_space(space, facts_of("gpt2"), cpu())
     first = resolved.recipes[0]
     assert first.name == "asked for"
-    assert [use.name for use in first.uses] == ["checkpoint", "optimizer_in_backward"]
-    alone = [[use.name for use in recipe.uses] for recipe in resolved.recipes[1:] if len(recipe.uses) == 1]
+    assert [setting.name for setting in first.settings] == ["checkpoint", "optimizer_in_backward"]
+    alone = [
+        [setting.name for setting in recipe.settings] for recipe in resolved.recipes[1:] if len(recipe.settings) == 1
+    ]
     assert ["checkpoint"] in alone
     assert ["optimizer_in_backward"] in alone
 

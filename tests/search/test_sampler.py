@@ -13,7 +13,7 @@ import optuna
 import pytest
 
 from advisor.errors import OutputFolderError
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.study.sampler import Proposal, Proposer
 
@@ -31,14 +31,14 @@ def proposer(
 
 
 def point(proposal: Proposal) -> tuple[str, float]:
-    return " + ".join(one.label for one in proposal.uses), proposal.batch_fraction
+    return " + ".join(one.label for one in proposal.settings), proposal.batch_fraction
 
 
 def run_to_the_end(one: Proposer) -> list[Proposal]:
     proposals = []
     while (proposal := one.ask()) is not None:
         proposals.append(proposal)
-        one.tell(proposal, rate(proposal.uses, proposal.batch_fraction))
+        one.tell(proposal, rate(proposal.settings, proposal.batch_fraction))
     return proposals
 
 
@@ -53,14 +53,14 @@ def test_plain_training_is_proposed_first_then_the_recipes() -> None:
     assert [proposal.hand_tuned for proposal in first if proposal] == [False, True, False]
     assert [proposal.batch_fraction for proposal in first if proposal] == [1.0, 1.0, 1.0]
     assert first[0] is not None
-    assert first[0].uses == ()
+    assert first[0].settings == ()
 
 
 def test_a_hand_tuned_recipe_of_which_nothing_is_left_is_plain_training() -> None:
     one = proposer(space(*SMALL, recipes=(recipe("hand-tuned default", hand_tuned=True),)))
     first = one.ask()
     assert first is not None
-    assert (first.uses, first.recipe_name, first.hand_tuned) == ((), "plain", True)
+    assert (first.settings, first.recipe_name, first.hand_tuned) == ((), "plain", True)
 
 
 def test_every_combination_is_proposed_once_and_then_nothing() -> None:
@@ -77,7 +77,7 @@ def test_settings_that_exclude_each_other_are_never_proposed() -> None:
     one, other = use("small_adam"), use("precision", dtype="bf16")
     proposals = run_to_the_end(proposer(space(*SMALL, conflicts=((one, other),))))
     assert len(proposals) == (4 * 2 - 1) * 4
-    assert not any(one in proposal.uses and other in proposal.uses for proposal in proposals)
+    assert not any(one in proposal.settings and other in proposal.settings for proposal in proposals)
 
 
 def test_a_combination_that_was_excluded_is_not_proposed_at_another_fraction() -> None:
@@ -85,17 +85,17 @@ def test_a_combination_that_was_excluded_is_not_proposed_at_another_fraction() -
     proposals = []
     while (proposal := one.ask()) is not None:
         proposals.append(proposal)
-        if use("small_adam") in proposal.uses:
+        if use("small_adam") in proposal.settings:
             one.tell(proposal, None, {"refused": 1.0}, excludes_combination=True)
         else:
-            one.tell(proposal, rate(proposal.uses, proposal.batch_fraction))
-    excluded = [proposal for proposal in proposals if use("small_adam") in proposal.uses]
+            one.tell(proposal, rate(proposal.settings, proposal.batch_fraction))
+    excluded = [proposal for proposal in proposals if use("small_adam") in proposal.settings]
     assert len({point(proposal)[0] for proposal in excluded}) == len(excluded) == 4
 
 
 def test_the_best_is_found_much_sooner_than_by_drawing_at_random() -> None:
     of = space()
-    points = [(one.uses, fraction) for one in of.combinations() for fraction in of.batch_fractions]
+    points = [(one.settings, fraction) for one in of.combinations() for fraction in of.batch_fractions]
     goal = 0.95 * max(rate(*one) for one in points)
 
     def trials_needed(seed: int) -> int:
@@ -103,7 +103,7 @@ def test_the_best_is_found_much_sooner_than_by_drawing_at_random() -> None:
         for number in range(1, 151):
             proposal = one.ask()
             assert proposal is not None
-            value = rate(proposal.uses, proposal.batch_fraction)
+            value = rate(proposal.settings, proposal.batch_fraction)
             if value >= goal:
                 return number
             one.tell(proposal, value)
@@ -121,12 +121,12 @@ def test_the_best_is_found_much_sooner_than_by_drawing_at_random() -> None:
 def test_minimizing_finds_the_smallest() -> None:
     of = space("precision", "checkpoint", "swap", "small_adam")
     one = proposer(of, maximize=(False,))
-    lowest = min(rate(one.uses, fraction) for one in of.combinations() for fraction in of.batch_fractions)
+    lowest = min(rate(one.settings, fraction) for one in of.combinations() for fraction in of.batch_fractions)
     seen = []
     for _ in range(60):
         proposal = one.ask()
         assert proposal is not None
-        seen.append(rate(proposal.uses, proposal.batch_fraction))
+        seen.append(rate(proposal.settings, proposal.batch_fraction))
         one.tell(proposal, seen[-1])
     assert min(seen) <= 1.1 * lowest
 
@@ -140,10 +140,10 @@ def test_combinations_that_run_out_of_memory_are_avoided_afterwards() -> None:
             proposal = one.ask()
             assert proposal is not None
             # Few combinations fit, and they are the slow ones.
-            fits = bool({"checkpoint(every=1)", "swap(gib=4)"} & {setting.label for setting in proposal.uses})
+            fits = bool({"checkpoint(every=1)", "swap(gib=4)"} & {setting.label for setting in proposal.settings})
             lost_late += number >= 40 and not fits
             if fits:
-                one.tell(proposal, rate(proposal.uses, proposal.batch_fraction), {"memory": -0.1})
+                one.tell(proposal, rate(proposal.settings, proposal.batch_fraction), {"memory": -0.1})
             else:
                 one.tell(proposal, None, {"memory": 0.3})
     assert lost_late <= 0.35 * 3 * 20
@@ -186,7 +186,7 @@ def test_a_continued_study_proposes_only_what_is_left(tmp_path: Path) -> None:
             proposal = one.ask()
             assert proposal is not None
             seen.append(point(proposal))
-            one.tell(proposal, rate(proposal.uses, proposal.batch_fraction))
+            one.tell(proposal, rate(proposal.settings, proposal.batch_fraction))
         assert one.completed == 4 * (process + 1)
         one.close()
     last = proposer(of, tmp_path / "study.db")
@@ -208,7 +208,7 @@ def test_an_excluded_combination_stays_excluded_in_a_continued_study(tmp_path: P
         one.tell(proposal, value, {"refused": float(value is None)}, excludes_combination=value is None)
     one.close()
     again = proposer(of, tmp_path / "study.db")
-    assert all(proposal.uses == () for proposal in run_to_the_end(again))
+    assert all(proposal.settings == () for proposal in run_to_the_end(again))
     again.close()
 
 
@@ -345,6 +345,6 @@ def test_a_method_that_is_put_off_is_proposed_in_no_combination_and_counts_as_un
     one.put_off("small_adam")
     proposals = run_to_the_end(one)
     assert proposals
-    assert not any(use("small_adam") in proposal.uses for proposal in proposals)
+    assert not any(use("small_adam") in proposal.settings for proposal in proposals)
     assert len(proposals) == of.count * 4 // 2
     assert one.untried == of.count * 4 // 2

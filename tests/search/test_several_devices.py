@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from advisor.hardware.mesh import MeshAxis
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.initial_trials import seeds_of
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.search.study.sampler import Proposal, Proposer
@@ -63,7 +63,7 @@ class TestCombinations:
         found = list(several(4).combinations())
         assert {one.gpu_count for one in found} == {4}
         for one in found:
-            names = {each.name for each in one.uses}
+            names = {each.name for each in one.settings}
             assert len(names & {"ddp", "sharded"}) == 1
             assert "in_place" not in names
             assert "halved" not in names or "ddp" in names
@@ -125,7 +125,7 @@ class TestProposals:
         seen: list[Proposal] = []
         while (proposal := one.ask()) is not None:
             seen.append(proposal)
-            latency = 8.0 / proposal.combination.gpu_count + len(proposal.uses)
+            latency = 8.0 / proposal.combination.gpu_count + len(proposal.settings)
             one.tell(proposal, (latency * proposal.combination.gpu_count, latency))
         points = {(each.combination.label, each.batch_fraction) for each in seen}
         assert len(points) == len(seen) == of.count * 2

@@ -19,7 +19,7 @@ import sqlalchemy
 
 import advisor.search.study.storage as storage_module
 from advisor.errors import OptionError
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
@@ -64,7 +64,7 @@ def worker(storage: str, of: ResolvedSpace = SPACE, seed: int = 0) -> Proposer:
 
 def tell(one: Proposer, proposal: Proposal) -> None:
     record = {"record": proposal.combination.label}
-    one.tell(proposal, rate(proposal.uses, proposal.batch_fraction), attributes=record)
+    one.tell(proposal, rate(proposal.settings, proposal.batch_fraction), attributes=record)
 
 
 def asked(one: Proposer) -> Proposal:

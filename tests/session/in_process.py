@@ -54,7 +54,7 @@ class InProcess:
     ) -> FidelityResult:
         spec = FidelityTrial(
             workload=self._source,
-            policy=Policy(methods=combination.uses, micro_batch=micro_batch, accumulation_steps=passes),
+            policy=Policy(methods=combination.settings, micro_batch=micro_batch, accumulation_steps=passes),
             model_size=self._size,
             device="cpu",
             memory_limit_bytes=2**33,

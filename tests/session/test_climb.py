@@ -12,7 +12,7 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.decide.choose import choose
 from advisor.goal import Fidelity, Floor, Goal, GoalKind
 from advisor.measure.measurement import Sizing
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
@@ -45,8 +45,8 @@ class World:
         self.timed: list[tuple[str, int]] = []
         self.sized: list[tuple[str, int]] = []
 
-    def model(self, layers: int, uses: tuple[MethodUse, ...]) -> MemoryModel:
-        activations, seconds = (2, 0.001 / self.speed_up) if uses else (4, 0.001)
+    def model(self, layers: int, settings: tuple[MethodSetting, ...]) -> MemoryModel:
+        activations, seconds = (2, 0.001 / self.speed_up) if settings else (4, 0.001)
         return MemoryModel(
             lines=(Line(16 * MIB * layers, activations * MIB * layers),),
             time=Line(0, seconds * layers),
@@ -73,7 +73,7 @@ class FakeTrials:
         self, combination: Combination, largest: int | None, *, alone: bool = False
     ) -> tuple[MemoryModel | None, SizeResult]:
         self.world.sized.append((combination.label, self.layers))
-        model = self.world.model(self.layers, combination.uses)
+        model = self.world.model(self.layers, combination.settings)
         if model.predict(1) > self.world.limit:
             return None, SizeResult(key="size", outcome=Outcome.OUT_OF_MEMORY, reason="it did not fit")
         self.models[combination.label] = model

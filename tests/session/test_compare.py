@@ -11,7 +11,7 @@ from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.goal import Fidelity, Goal
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Sizing
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
@@ -333,7 +333,7 @@ def test_after_a_ladder_that_peaked_the_next_leader_is_timed_there_alone() -> No
     trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
     found = evaluator(trials, limited(1000))
     found.baseline_is(baseline(100, micro_batch=8))
-    for combination in (CHECKPOINT, BF16, Combination((*CHECKPOINT.uses, *BF16.uses))):
+    for combination in (CHECKPOINT, BF16, Combination((*CHECKPOINT.settings, *BF16.settings))):
         found.time_leader(compared(found, combination), best=None)
     assert [(policy.micro_batch, ladder) for policy, ladder in trials.timed] == [
         (8, (16, 32, 64, 80)),
@@ -395,7 +395,7 @@ def test_a_leader_that_does_not_fit_is_tried_at_smaller_batches() -> None:
 
 
 def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
-    leader = msgspec.structs.replace(measured(300, *BF16.uses, micro_batch=8), speedup=TWICE)
+    leader = msgspec.structs.replace(measured(300, *BF16.settings, micro_batch=8), speedup=TWICE)
     beside = Comparison(
         speedup=TWICE,
         beside=BF16.label,
@@ -418,5 +418,5 @@ def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
 
 def compared_candidate(combination: Combination) -> Candidate:
     return msgspec.structs.replace(
-        measured(100, *combination.uses), outcome=Outcome.COMPARED, measurement=None, reason="compared"
+        measured(100, *combination.settings), outcome=Outcome.COMPARED, measurement=None, reason="compared"
     )

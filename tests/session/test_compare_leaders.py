@@ -13,7 +13,7 @@ import pytest
 from advisor.decide.candidate import Candidate
 from advisor.goal import Goal, GoalKind
 from advisor.measure.in_turn import Speedup
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.sizing.line import Line

@@ -11,7 +11,7 @@ from advisor.errors import NothingFitsError, NothingMeasuredError
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.file import Fingerprints, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.report.answer import confirmation_words
@@ -59,7 +59,9 @@ class FakeTrials:
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
         text = Path(wrapper_path).read_text()
-        assert all(f"{name}={value!r}" in text for use in policy.methods for name, value in use.parameters.items())
+        assert all(
+            f"{name}={value!r}" in text for setting in policy.methods for name, value in setting.parameters.items()
+        )
         self.confirmed.append(policy.label)
         outcome = self.outcomes.get(policy.label, Outcome.OK)
         figures = measurement(self.rates.get(policy.label, self.rate)) if outcome is Outcome.OK else None

@@ -15,7 +15,7 @@ from advisor.goal import Fidelity, Floor, Goal, GoalKind
 from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import SizePoint, Sizing
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.search.space.space_file import load_space

@@ -8,7 +8,7 @@ import pytest
 from advisor.decide.candidate import Role
 from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Sizing
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
@@ -50,7 +50,7 @@ class FakeTrials:
             return None, SizeResult(key="size", outcome=self.fails, reason="it was told to")
         model = MemoryModel(lines=(Line(100 * MIB, 10 * MIB),), time=Line(0, 0.01))
         self.models[combination.label] = model
-        settled = {use.name: "this" for use in combination.uses}
+        settled = {setting.name: "this" for setting in combination.settings}
         self.losses[combination.label] = Sizing(points=(), out_of_memory_at=None, loss_trace=(1.0,), settled=settled)
         return model, SizeResult(key="size", outcome=Outcome.OK)
 
@@ -101,7 +101,7 @@ def test_half_of_the_batch_is_timed_in_the_same_trial_where_nobody_else_would() 
     found = evaluator(trials, times_half=True).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
     whole, half = found.candidate, found.smaller
     assert half is not None
-    assert half.policy.methods == CHECKPOINT.uses
+    assert half.policy.methods == CHECKPOINT.settings
     assert half.policy.micro_batch == pytest.approx(whole.policy.micro_batch / 2, abs=8)
     assert half.trial_key == whole.trial_key
     assert half.measurement is not None

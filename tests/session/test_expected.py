@@ -10,7 +10,7 @@ import pytest
 from advisor.decide.candidate import Comparison
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Sizing
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.session.trials.expected import expected_at

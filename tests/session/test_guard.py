@@ -15,7 +15,7 @@ from advisor.decide.eligible import why_not_eligible
 from advisor.errors import NothingMeasuredError
 from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityRecord, GradientError
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.session.answer.leaders import recommend

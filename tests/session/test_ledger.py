@@ -9,7 +9,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import GoalKind
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.session import ledger as ledgers
 from advisor.session.ledger import Ledger, lost_candidates, read_candidates, without_chance
 from advisor.text.records import encode_record

@@ -10,7 +10,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import Fidelity
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.search.propose.proposal import GainLeft
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal
@@ -89,7 +89,7 @@ class FakeEvaluator:
         """Nothing to say of it."""
 
     def is_plainest(self, combination: Combination) -> bool:
-        return not combination.uses
+        return not combination.settings
 
     def evaluate(self, combination: Any, fraction: float, role: Any, *, best: float | None) -> Evaluation:
         self.paces.append(best)
@@ -267,7 +267,7 @@ class ComparingFake(ComparingEvaluator):
         """Nothing to say of it."""
 
     def is_plainest(self, combination: Combination) -> bool:
-        return not combination.uses
+        return not combination.settings
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:
         candidate = self.proposer.left.pop(0)

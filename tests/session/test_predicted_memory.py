@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination

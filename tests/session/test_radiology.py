@@ -24,7 +24,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import conflict_between, fidelity_of, settings_of
-from advisor.methods.use import MethodUse, ParameterValue, use
+from advisor.methods.setting import MethodSetting, ParameterValue, use
 from advisor.session.trials.guard import Guard
 from advisor.training.training import Training
 from advisor.workload.facts import Facts
@@ -108,13 +108,13 @@ def guard(trials: Any, monkeypatch: pytest.MonkeyPatch) -> Guard:
     return Guard(study(seconds=10_000.0), trials)
 
 
-def candidate(*uses: MethodUse, rate: float = 150.0) -> Candidate:
-    fidelity = max((fidelity_of(one) for one in uses), key=lambda one: one.rank)
-    return measured(rate, *uses, fidelity=fidelity)
+def candidate(*settings: MethodSetting, rate: float = 150.0) -> Candidate:
+    fidelity = max((fidelity_of(one) for one in settings), key=lambda one: one.rank)
+    return measured(rate, *settings, fidelity=fidelity)
 
 
 @pytest.mark.parametrize("setting", [CHECKPOINT, ELEMENTWISE], ids=lambda one: one.label)
-def test_exact_methods_pass_with_the_very_same_losses(guard: Guard, setting: MethodUse) -> None:
+def test_exact_methods_pass_with_the_very_same_losses(guard: Guard, setting: MethodSetting) -> None:
     found = guard.checked(candidate(setting)).guard
     assert found is not None
     assert found.learned > 0.05
@@ -150,10 +150,10 @@ def test_the_combination_that_destroys_the_loss_never_wins(guard: Guard) -> None
 
 def test_momentum_residuals_are_judged_by_their_loss(guard: Guard) -> None:
     for setting in settings_of(get_method("momentum_residual")):
-        uses = [BF16, CHECKPOINT, setting]
-        if conflict_between(uses) is not None:
-            uses = [BF16, setting]
-        checked = guard.checked(candidate(*uses, rate=1000.0))
+        settings = [BF16, CHECKPOINT, setting]
+        if conflict_between(settings) is not None:
+            settings = [BF16, setting]
+        checked = guard.checked(candidate(*settings, rate=1000.0))
         assert checked.guard is not None, checked.not_compared
         assert checked.guard.loss_drift > 0, "what is learned changes"
         assert why_not_eligible(checked, goal(fidelity=Fidelity.LOSSY)) is not None

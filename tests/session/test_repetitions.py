@@ -13,7 +13,7 @@ from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.goal import Floor, Goal, GoalKind
 from advisor.measure.measurement import StopReason
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
@@ -77,7 +77,7 @@ def test_the_winner_the_baseline_and_what_is_near_the_best_are_measured_again() 
 
 
 def test_three_and_the_baseline_at_most() -> None:
-    leaders = [measured(150 - number, use) for number, use in enumerate((ONE, TWO, THREE, FOUR))]
+    leaders = [measured(150 - number, setting) for number, setting in enumerate((ONE, TWO, THREE, FOUR))]
     repeated, _ = again([PLAIN, *leaders])
     assert len(repeated) == 4
 
@@ -119,8 +119,8 @@ def test_the_worse_of_two_figures_stands_for_a_policy() -> None:
 
 
 def test_two_that_are_near_each_other_even_so_are_measured_a_third_time_and_the_median_stands() -> None:
-    unlucky, other, far = (measured(rate, use) for rate, use in ((94, ONE), (96, TWO), (80, THREE)))
-    second = [measured(rate, use) for rate, use in ((101, ONE), (95, TWO), (81, THREE))]
+    unlucky, other, far = (measured(rate, setting) for rate, setting in ((94, ONE), (96, TWO), (80, THREE)))
+    second = [measured(rate, setting) for rate, setting in ((101, ONE), (95, TWO), (81, THREE))]
     candidates = [baseline(50), baseline(50), unlucky, other, far, *second]
     repeated, _ = again(candidates)
     assert repeated == [unlucky.policy, other.policy]

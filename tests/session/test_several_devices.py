@@ -74,7 +74,7 @@ def test_cheapest_over_one_and_two_devices_gives_the_frontier_and_a_policy(folde
     for candidate in recommendation["ranking"]:
         policy = candidate["policy"]
         assert policy["micro_batch"] * policy["accumulation_steps"] * policy["gpu_count"] == 4, "the workload's batch"
-        distributes = any(use["name"] == "ddp" for use in policy["methods"])
+        distributes = any(setting["name"] == "ddp" for setting in policy["methods"])
         assert distributes == (policy["gpu_count"] == 2)
     points = recommendation["frontier"]["points"]
     assert points == sorted(points, key=lambda point: point["cost_usd"])

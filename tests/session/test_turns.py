@@ -9,7 +9,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate
 from advisor.measure.in_turn import Speedup
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.session.trials.trials import Trials
@@ -60,12 +60,12 @@ def trials(machine: Machine, *, usable_bytes: int = 64 * GIB, machines: int = 1)
 
 
 def leader() -> Candidate:
-    return msgspec.structs.replace(measured(300, *FUSED.uses, micro_batch=16), speedup=THREE_TIMES)
+    return msgspec.structs.replace(measured(300, *FUSED.settings, micro_batch=16), speedup=THREE_TIMES)
 
 
 def timed(found: Trials, combination: Combination, **options: Any) -> Any:
     found.size(combination, None)
-    return found.time(Policy(methods=combination.uses, micro_batch=8), outpaced_below=None, **options)
+    return found.time(Policy(methods=combination.settings, micro_batch=8), outpaced_below=None, **options)
 
 
 def test_timed_trials_take_turns_with_the_baseline_until_there_is_a_leader() -> None:
@@ -83,7 +83,7 @@ def test_then_with_the_leader_and_their_speedups_multiply() -> None:
     machine = Machine()
     found = trials(machine)
     found.turns.leader = leader()
-    result = timed(found, BF16, ladder=(Policy(methods=BF16.uses, micro_batch=16),))
+    result = timed(found, BF16, ladder=(Policy(methods=BF16.settings, micro_batch=16),))
     assert machine.besides(TimeTrial) == [leader().policy]
     for one in (result, *result.ladder):
         assert one.speedup is not None
@@ -98,7 +98,7 @@ def test_the_pace_that_is_to_be_beaten_is_one_over_what_it_takes_turns_with() ->
     machine = Machine()
     found = trials(machine)
     found.size(BF16, None)
-    policy = Policy(methods=BF16.uses, micro_batch=8)
+    policy = Policy(methods=BF16.settings, micro_batch=8)
     found.time(policy, outpaced_below=270.0)
     found.turns.leader = leader()
     found.time(policy, outpaced_below=270.0)
@@ -109,7 +109,7 @@ def test_the_pace_that_is_to_be_beaten_is_one_over_what_it_takes_turns_with() ->
 def test_a_leader_whose_steps_take_far_longer_than_the_baselines_leaves_the_turns_to_it() -> None:
     machine = Machine()
     found = trials(machine)
-    slow = measured(300, *FUSED.uses, micro_batch=512)
+    slow = measured(300, *FUSED.settings, micro_batch=512)
     assert slow.measurement is not None
     seconds = msgspec.structs.replace(slow.measurement, step_seconds=512 / 300)
     found.turns.leader = msgspec.structs.replace(slow, measurement=seconds, speedup=THREE_TIMES)
@@ -160,6 +160,6 @@ def test_ranks_on_two_cpu_machines_share_the_memory_of_their_own_machine_alone()
     made = trials(machine, usable_bytes=4 * GIB, machines=2)
     on_both = Combination((use("ddp"),), gpu_count=4)
     made.size(on_both, None)
-    made.time(Policy(methods=on_both.uses, micro_batch=2, gpu_count=4), outpaced_below=None)
+    made.time(Policy(methods=on_both.settings, micro_batch=2, gpu_count=4), outpaced_below=None)
     limits = {type(spec): spec.memory_limit_bytes for spec in machine.specs if spec.policy.gpu_count == 4}
     assert limits == {SizeTrial: 2 * GIB, TimeTrial: GIB // 2}

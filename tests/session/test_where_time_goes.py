@@ -9,7 +9,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import Kind, StepWork

@@ -17,7 +17,7 @@ from advisor.hardware.mesh import Mesh, MeshAxis
 from advisor.methods.base import Stage
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, fidelity_of, settings_of
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.training.moving import listening_to_moves
 from advisor.training.processes.world import World, current_world
 from advisor.training.training import Training
@@ -108,7 +108,7 @@ def _cases() -> dict[tuple[str, str], Case]:
     found = {("gpt2", case.name): case for case in on_gpt2}
     for model in MODELS:
         for case in on_all:
-            if not (model == "bert" and SLICED_VOCABULARY in case.uses):  # its output layer has a tied bias
+            if not (model == "bert" and SLICED_VOCABULARY in case.settings):  # its output layer has a tied bias
                 found[model, case.name] = case
     return found
 
@@ -131,7 +131,7 @@ ON_FOUR["contexts, ddp"] = (Case((DDP, ELEMENTWISE, SLICED_VOCABULARY), micro_ba
 def begun(model: str, case: Case, world: World | None) -> Training:
     make, batch = MODELS[model]
     return started(
-        case.uses if world else case.single,
+        case.settings if world else case.single,
         world,
         build=make,
         build_optimizer=case.build_optimizer,
@@ -196,9 +196,13 @@ def _from_mesh_to_mesh() -> dict[str, Any]:
     """A step on each mesh, each from the state of the one before, as it is saved."""
     optimizer = Case((SPLIT,), build_optimizer=two_groups)
     state = None
-    for uses, mesh in (((ZERO_3, SPLIT), Mesh(tensor=2)), ((WHOLE,), Mesh(tensor=4)), ((DDP, SPLIT), Mesh(tensor=2))):
+    for settings, mesh in (
+        ((ZERO_3, SPLIT), Mesh(tensor=2)),
+        ((WHOLE,), Mesh(tensor=4)),
+        ((DDP, SPLIT), Mesh(tensor=2)),
+    ):
         world = current_world(mesh)
-        training = begun("gpt2", Case(uses, build_optimizer=optimizer.build_optimizer), world)
+        training = begun("gpt2", Case(settings, build_optimizer=optimizer.build_optimizer), world)
         if state is not None:
             training.load_state_dict(state)
         training.step(share(MODELS["gpt2"][1](0), world))

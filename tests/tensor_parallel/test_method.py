@@ -12,10 +12,10 @@ from advisor.errors import MethodRefusedError
 from advisor.hardware.mesh import Mesh
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import conflict_between, judge
+from advisor.methods.setting import use
 from advisor.methods.tensor_parallel._derivation import Derivation, derive
 from advisor.methods.tensor_parallel._sliced_training import probed
 from advisor.methods.tensor_parallel._written_plan import read_plan, written_plan
-from advisor.methods.use import use
 from advisor.training.structure import find_blocks
 from advisor.training.training import Training
 from tests.methods.tiny import cpu, facts_of, text, training_of

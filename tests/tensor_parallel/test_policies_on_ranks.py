@@ -30,8 +30,8 @@ def on_four(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Fou
 
 
 def _alone(model: str, case: Case) -> dict[str, Any]:
-    uses = ", ".join(use.label for use in case.single)
-    key = f"{uses}; {case.micro_batch}; {case.clip}; {case.build_optimizer.__name__}"
+    settings = ", ".join(setting.label for setting in case.single)
+    key = f"{settings}; {case.micro_batch}; {case.clip}; {case.build_optimizer.__name__}"
     return _known(model, key, Held(case))
 
 

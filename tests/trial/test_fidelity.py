@@ -15,7 +15,7 @@ from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, noise_floor
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import fidelity_of, settings_of
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import FidelityResult
 from advisor.trial.spec import FidelityTrial
@@ -54,12 +54,12 @@ class Runs(Bed):
         self._exact: dict[tuple[str, int], tuple[FidelityRecord, str]] = {}
         self._chance: dict[tuple[str, int], FidelityMeasurement] = {}
 
-    def result(self, text: str, *uses: MethodUse, **changes: Any) -> FidelityResult:
+    def result(self, text: str, *settings: MethodSetting, **changes: Any) -> FidelityResult:
         options = {"kind": FidelityTrial, "micro_batch": 2, "fidelity_steps": 30, "measure_seconds": 60.0}
-        return self.run(text, methods=uses, **{**options, **changes})
+        return self.run(text, methods=settings, **{**options, **changes})
 
-    def record(self, text: str, *uses: MethodUse, **changes: Any) -> FidelityRecord:
-        result = self.result(text, *uses, **changes)
+    def record(self, text: str, *settings: MethodSetting, **changes: Any) -> FidelityRecord:
+        result = self.result(text, *settings, **changes)
         assert result.outcome is Outcome.OK, result
         assert result.fidelity is not None
         return result.fidelity
@@ -72,12 +72,12 @@ class Runs(Bed):
         return self._exact_and_gradient(text, seed)[1]
 
     def beside(
-        self, text: str, *uses: MethodUse, exact: str | None = None, seed: int = 0, **changes: Any
+        self, text: str, *settings: MethodSetting, exact: str | None = None, seed: int = 0, **changes: Any
     ) -> FidelityMeasurement:
         """A run compared with the reference run of ``exact``, by default the same workload."""
         plain = exact or text
         watched, gradient = tuple(self.exact(plain, seed).state), self.gradient(plain, seed)
-        own = self.record(text, *uses, reference_gradient=gradient, watched_state=watched, seed=seed, **changes)
+        own = self.record(text, *settings, reference_gradient=gradient, watched_state=watched, seed=seed, **changes)
         return self.compared(own, exact or text, seed)
 
     def compared(self, own: FidelityRecord, exact: str, seed: int = 0) -> FidelityMeasurement:
@@ -183,7 +183,7 @@ def test_chance_alone_differs_in_the_dropout_masks_and_by_a_rounding(runs: Runs)
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt2", _ADAM), ("gpt2", _SGD), ("convnet", _SGD)])
 @pytest.mark.parametrize("setting", [use("checkpoint", every=1), use("precision", dtype="bf16")], ids=lambda u: u.label)
 def test_exact_and_16_bit_training_is_within_its_class_whatever_the_seed(
-    runs: Runs, model: str, optimizer: str, setting: MethodUse, seed: int
+    runs: Runs, model: str, optimizer: str, setting: MethodSetting, seed: int
 ) -> None:
     found = runs.beside(workload(model, optimizer), setting, seed=seed)
     assert observed_class(fidelity_of(setting), found) is fidelity_of(setting), found
@@ -193,7 +193,7 @@ _LEARNS = ("compress_activations",)
 """With random gradients, but of so little noise in the first setting that nothing shows."""
 
 
-def _of_one_device() -> list[MethodUse]:
+def _of_one_device() -> list[MethodSetting]:
     # Random gradients learn more slowly at first: whether too slowly, and so no winner, is for the guard to say.
     methods = [
         method
@@ -228,7 +228,7 @@ _CALIBRATED = [
     ("model", "setting"), _CALIBRATED, ids=[f"{model}-{setting.label}" for model, setting in _CALIBRATED]
 )
 @pytest.mark.filterwarnings("ignore")
-def test_what_the_catalogue_declares_is_what_the_guard_sees(runs: Runs, model: str, setting: MethodUse) -> None:
+def test_what_the_catalogue_declares_is_what_the_guard_sees(runs: Runs, model: str, setting: MethodSetting) -> None:
     """The calibration. Where information is thrown away the loss must not be: how far off it is, is no promise."""
     text, declared = workload(model), fidelity_of(setting)
     gradient = runs.gradient(text)

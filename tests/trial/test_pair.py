@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.training.process_setting import disputed, hold
 from advisor.trial.outcome import Outcome
@@ -26,7 +26,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     assert my_children() == []
 
 
-def policy(*methods: MethodUse, micro_batch: int = 4, count: int = 1) -> Policy:
+def policy(*methods: MethodSetting, micro_batch: int = 4, count: int = 1) -> Policy:
     every = (*methods, *((DDP,) if count > 1 else ()))
     return Policy(methods=tuple(sorted(every, key=lambda one: one.name)), micro_batch=micro_batch, gpu_count=count)
 

@@ -11,7 +11,7 @@ import advisor.methods.catalogue
 import advisor.methods.compose
 import tests.search.cutting_methods
 from advisor.hardware.mesh import Mesh
-from advisor.methods.use import ParameterValue, use
+from advisor.methods.setting import ParameterValue, use
 from advisor.policy.policy import Policy
 from advisor.session.predict import one_of_each
 from advisor.training.training import Training

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from advisor.measure.measurement import MemoryMeasurement
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner

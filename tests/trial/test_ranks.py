@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from advisor.measure.fidelity import FidelityRecord
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
@@ -93,14 +93,16 @@ def test_ranks_serve_trial_after_trial(runner: Runner, ranks: Ranks) -> None:
     [use("zero_1"), use("fsdp", reshard=True, mixed_precision="none", offload=False)],
     ids=lambda one: one.name,
 )
-def test_ways_to_distribute_have_the_first_gradient_and_the_losses_of_ddp(runner: Runner, setting: MethodUse) -> None:
+def test_ways_to_distribute_have_the_first_gradient_and_the_losses_of_ddp(
+    runner: Runner, setting: MethodSetting
+) -> None:
     """Sliced gradients are put together, and each rank's are averaged, before they are compared."""
 
     blocks = Path(__file__).parents[1] / "session" / "workloads" / "tiny.py"
     source = WorkloadSource(kind=WorkloadKind.FILE, location=str(blocks), name="blocks", fingerprint="blocks")
 
-    def steps(uses: MethodUse, **changes: Any) -> TrialSpec:
-        policy = Policy(methods=(uses,), micro_batch=2, gpu_count=2)
+    def steps(settings: MethodSetting, **changes: Any) -> TrialSpec:
+        policy = Policy(methods=(settings,), micro_batch=2, gpu_count=2)
         changed: dict[str, Any] = {"workload": source, "policy": policy, "fidelity_steps": 12, **changes}
         return spec(kind=FidelityTrial, **changed)
 

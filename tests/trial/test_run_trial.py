@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from advisor.measure.measurement import Measurement, Sizing, StopReason
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
@@ -56,7 +56,7 @@ class Bed:
         *,
         kind: type[Trial[Any]],
         micro_batch: int,
-        methods: tuple[MethodUse, ...],
+        methods: tuple[MethodSetting, ...],
         **changes: Any,
     ) -> Any:
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -79,7 +79,7 @@ class Bed:
         *,
         kind: type[Trial[Any]] = TimeTrial,
         micro_batch: int = 8,
-        methods: tuple[MethodUse, ...] = (),
+        methods: tuple[MethodSetting, ...] = (),
         **changes: Any,
     ) -> Any:
         spec = self.spec(text, kind=kind, micro_batch=micro_batch, methods=methods, **changes)

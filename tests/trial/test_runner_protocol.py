@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from advisor.errors import OutputFolderError
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.trial.folder import StudyFolder
 from advisor.trial.nodes import Nodes

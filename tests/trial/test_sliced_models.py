@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from advisor.hardware.mesh import Mesh
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
@@ -39,9 +39,9 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     assert my_children() == []
 
 
-def trial(uses: tuple[MethodUse, ...] = (SLICED,), *, path: Path = TINY, count: int = 2, **changes: Any) -> Any:
-    tensor = 2 if SLICED in uses else 1
-    policy = Policy(methods=uses, micro_batch=4, gpu_count=count, mesh=Mesh(tensor=tensor))
+def trial(settings: tuple[MethodSetting, ...] = (SLICED,), *, path: Path = TINY, count: int = 2, **changes: Any) -> Any:
+    tensor = 2 if SLICED in settings else 1
+    policy = Policy(methods=settings, micro_batch=4, gpu_count=count, mesh=Mesh(tensor=tensor))
     source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name=path.stem, fingerprint=path.read_text())
     return spec(**{"workload": source, "policy": policy, **changes})
 
@@ -111,16 +111,16 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("uses", "count"), [((SLICED,), 2), ((DDP, SLICED), 4)], ids=["tensor", "data x tensor"])
+@pytest.mark.parametrize(("settings", "count"), [((SLICED,), 2), ((DDP, SLICED), 4)], ids=["tensor", "data x tensor"])
 def test_the_first_gradient_and_the_losses_are_those_of_plain_training(
-    runner: Runner, uses: tuple[MethodUse, ...], count: int
+    runner: Runner, settings: tuple[MethodSetting, ...], count: int
 ) -> None:
     single = trial((), count=1, kind=FidelityTrial, fidelity_steps=8)
     single = msgspec.structs.replace(single, policy=Policy(micro_batch=4 * count // 2))
     gradient = str(runner.gradient_file(single.key))
     exact = runner.run(msgspec.structs.replace(single, write_gradient_to=gradient))
     assert exact.outcome is Outcome.OK, (exact, runner.tail_of_log(exact.key))
-    own = runner.run(trial(uses, count=count, kind=FidelityTrial, fidelity_steps=8, reference_gradient=gradient))
+    own = runner.run(trial(settings, count=count, kind=FidelityTrial, fidelity_steps=8, reference_gradient=gradient))
     assert own.outcome is Outcome.OK, (own, runner.tail_of_log(own.key))
     assert own.fidelity.gradient is not None, own.fidelity.gradient_reason
     assert own.fidelity.gradient.error < 1e-5

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from advisor.hardware.mesh import Mesh
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
@@ -38,9 +38,11 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     assert my_children() == []
 
 
-def trial(uses: tuple[MethodUse, ...] = (STAGED,), *, path: Path = TINY, count: int = 2, **changes: Any) -> Any:
-    pipeline = 2 if STAGED in uses else 1
-    policy = Policy(methods=uses, micro_batch=2, accumulation_steps=2, gpu_count=count, mesh=Mesh(pipeline=pipeline))
+def trial(settings: tuple[MethodSetting, ...] = (STAGED,), *, path: Path = TINY, count: int = 2, **changes: Any) -> Any:
+    pipeline = 2 if STAGED in settings else 1
+    policy = Policy(
+        methods=settings, micro_batch=2, accumulation_steps=2, gpu_count=count, mesh=Mesh(pipeline=pipeline)
+    )
     source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name=path.stem, fingerprint=path.read_text())
     return spec(**{"workload": source, "policy": policy, **changes})
 

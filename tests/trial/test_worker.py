@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome

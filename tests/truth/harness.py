@@ -16,7 +16,7 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.measure.batches.batches import seed_everything
 from advisor.measure.state.no_dropout import without_dropout
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.training.loss import default_loss
@@ -92,7 +92,7 @@ def wrapped_run(
     module: ModuleType,
     samples: int,
     micro_batch: int,
-    uses: Sequence[MethodUse],
+    settings: Sequence[MethodSetting],
     layout: BatchLayout | None,
     folder: Path,
     *,
@@ -104,12 +104,12 @@ def wrapped_run(
         module: The workload.
         samples: In a batch.
         micro_batch: In a piece of it at most.
-        uses: The methods.
+        settings: The methods.
         layout: What a probe found of its batches.
         folder: For the wrapper.
         dropout: Whether it may draw.
     """
-    policy = Policy(methods=tuple(sorted(uses, key=lambda use: use.name)), micro_batch=micro_batch)
+    policy = Policy(methods=tuple(sorted(settings, key=lambda setting: setting.name)), micro_batch=micro_batch)
     path = folder / "wrapper.py"
     write_wrapper(policy, path, headline="h", details="d", layout=layout)
     options = {name: getattr(module, name) for name in _OPTIONS if hasattr(module, name)}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.apply import apply_policy
 from advisor.policy.policy import Policy
 
@@ -30,7 +30,7 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
 
 
-def trained(build: Build, method: MethodUse | None) -> tuple[Any, list[torch.Tensor]]:
+def trained(build: Build, method: MethodSetting | None) -> tuple[Any, list[torch.Tensor]]:
     """The training after some steps, and its parameters."""
     methods = () if method is None else (method,)
     training = apply_policy(
@@ -47,7 +47,7 @@ def trained(build: Build, method: MethodUse | None) -> tuple[Any, list[torch.Ten
 
 
 @pytest.mark.parametrize("method", [None, *METHODS], ids=str)
-def test_a_scheduler_moves_what_is_trained(method: MethodUse | None) -> None:
+def test_a_scheduler_moves_what_is_trained(method: MethodSetting | None) -> None:
     """Trap: a fused optimizer kept the learning rate that it began with."""
     schedulers: list[Any] = []
 
@@ -66,7 +66,7 @@ def test_a_scheduler_moves_what_is_trained(method: MethodUse | None) -> None:
 
 
 @pytest.mark.parametrize("method", [None, *METHODS], ids=str)
-def test_a_hook_after_the_step_runs_once_in_each(method: MethodUse | None) -> None:
+def test_a_hook_after_the_step_runs_once_in_each(method: MethodSetting | None) -> None:
     calls: list[torch.optim.Optimizer] = []
 
     def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -79,7 +79,7 @@ def test_a_hook_after_the_step_runs_once_in_each(method: MethodUse | None) -> No
 
 
 @pytest.mark.parametrize("method", [None, *METHODS], ids=str)
-def test_a_hook_before_the_step_sees_all_gradients_or_the_method_is_refused(method: MethodUse | None) -> None:
+def test_a_hook_before_the_step_sees_all_gradients_or_the_method_is_refused(method: MethodSetting | None) -> None:
     """Trap: gradients were clipped parameter by parameter."""
     seen: list[int] = []
 
@@ -98,7 +98,7 @@ def test_a_hook_before_the_step_sees_all_gradients_or_the_method_is_refused(meth
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_a_step_that_was_given_to_the_optimizer_is_not_lost(method: MethodUse) -> None:
+def test_a_step_that_was_given_to_the_optimizer_is_not_lost(method: MethodSetting) -> None:
     """Trap: the step that clipped was left behind with the object that was replaced."""
 
     def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -118,7 +118,7 @@ def test_a_step_that_was_given_to_the_optimizer_is_not_lost(method: MethodUse) -
 
 
 @pytest.mark.parametrize("method", [None, *METHODS], ids=str)
-def test_an_optimizer_that_somebody_holds_is_the_one_that_trains(method: MethodUse | None) -> None:
+def test_an_optimizer_that_somebody_holds_is_the_one_that_trains(method: MethodSetting | None) -> None:
     held: list[torch.optim.Optimizer] = []
 
     def build(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -134,7 +134,7 @@ def test_an_optimizer_that_somebody_holds_is_the_one_that_trains(method: MethodU
 
 
 @pytest.mark.parametrize("method", [None, *METHODS], ids=str)
-def test_a_scheduler_goes_on_after_a_training_is_resumed(method: MethodUse | None) -> None:
+def test_a_scheduler_goes_on_after_a_training_is_resumed(method: MethodSetting | None) -> None:
     """Trap: loading gave the optimizer other groups than those that the scheduler moved."""
     schedulers: list[Any] = []
 

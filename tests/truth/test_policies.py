@@ -13,7 +13,7 @@ import torch
 
 from advisor.goal import Fidelity
 from advisor.methods.compose import worst_fidelity
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from tests.truth.catalogue import WORKLOADS, Workload
 from tests.truth.conftest import Probe
 from tests.truth.harness import Raised, Refused, Run, loaded, plain_run, relative, wrapped_run
@@ -21,7 +21,7 @@ from tests.truth.models import MODELS
 
 ALL = {**{f"{name} (model)": model for name, model in MODELS.items()}, **WORKLOADS}
 
-POLICIES: dict[str, tuple[MethodUse, ...]] = {
+POLICIES: dict[str, tuple[MethodSetting, ...]] = {
     "plain": (),
     "checkpoint": (use("checkpoint", every=1),),
     "residual": (use("residual_checkpoint", blocks=2, inside="everything"),),
@@ -51,8 +51,8 @@ def test_a_step_in_one_piece_is_a_plain_step(name: str, probe: Probe, tmp_path: 
     workload, layout = ALL[name], probe(ALL[name])
     module = loaded(workload.source, tmp_path / "workload.py")
     plain = plain_run(module, workload.samples)
-    for policy, uses in POLICIES.items():
-        own = wrapped_run(module, workload.samples, workload.samples, uses, layout, tmp_path)
+    for policy, settings in POLICIES.items():
+        own = wrapped_run(module, workload.samples, workload.samples, settings, layout, tmp_path)
         if isinstance(own, Run):
             assert_as_promised(policy, plain, own, pieces=1)
         else:
@@ -71,15 +71,15 @@ def test_three_uneven_pieces_are_a_plain_step_or_it_is_said_that_they_are_not(
     module = loaded(workload.source, tmp_path / "workload.py")
     plain = plain_run(module, workload.samples, dropout=False)
     least = HALF if "autocast" in name else 0.0
-    for policy, uses in POLICIES.items():
-        own = wrapped_run(module, workload.samples, workload.micro_batch, uses, layout, tmp_path, dropout=False)
+    for policy, settings in POLICIES.items():
+        own = wrapped_run(module, workload.samples, workload.micro_batch, settings, layout, tmp_path, dropout=False)
         if isinstance(own, Run):
             assert_as_promised(policy, plain, own, pieces=3, least=least)
         else:
             assert_said(own, name, policy)
 
 
-@pytest.mark.parametrize("policy", [name for name, uses in POLICIES.items() if uses])
+@pytest.mark.parametrize("policy", [name for name, settings in POLICIES.items() if settings])
 def test_a_refusal_is_not_the_rule(policy: str, probe: Probe, tmp_path: Path) -> None:
     """Trap: a method that refused everything would keep every promise."""
     workload = MODELS["a residual block"]

@@ -11,7 +11,7 @@ import pytest
 from advisor.decide.guard import observed_class, why_worse
 from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement, compared
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.trial.spec import FidelityTrial, ProbeTrial
 from tests.trial.test_run_trial import Bed
 

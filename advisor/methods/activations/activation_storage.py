@@ -9,7 +9,7 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.host import host_memory
 from advisor.methods.applying import judged
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import Parameters
+from advisor.methods.setting import Parameters
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.activations.module_kinds import FORMULAS, FUNCTIONS, judge_activations
 from advisor.methods.applying import note_if_idle
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import MethodRefusedError
 from advisor.methods.activations.activation_storage import LEFT_EXACT, CodedActivations
 from advisor.methods.base import Parameter
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

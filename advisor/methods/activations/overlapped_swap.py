@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.methods.activations.activation_storage import MIN_BYTES, HostActivations
 from advisor.methods.base import Parameter
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from advisor.methods.activations.module_kinds import LINEAR_LAYERS
 from advisor.methods.adapters.low_rank import LowRank
 from advisor.methods.base import Conflict, Saves
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

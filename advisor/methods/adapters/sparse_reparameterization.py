@@ -9,7 +9,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.adapters.low_rank import WHICH_WEIGHTS_TRAIN
 from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.text.units import format_bytes
 from advisor.workload.facts import Facts
 

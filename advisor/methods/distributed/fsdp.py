@@ -11,7 +11,7 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recompute.block_rules import judge_blocks
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

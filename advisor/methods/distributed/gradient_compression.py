@@ -9,7 +9,7 @@ from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

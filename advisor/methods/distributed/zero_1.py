@@ -13,7 +13,7 @@ from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.optimizer_class import class_name_of, traits_of
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.applying import load, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.number_formats import judge_format, refuse_device
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.methods.base import Conflict, Parameter
 from advisor.methods.formats.short_training import SLICED, ShortTraining
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

@@ -12,7 +12,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

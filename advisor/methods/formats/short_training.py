@@ -10,7 +10,7 @@ from advisor.methods.applying import judged
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.number_formats import FLOAT_FORMAT, judge_format, refuse_device
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
-from advisor.methods.use import Parameters
+from advisor.methods.setting import Parameters
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from advisor.methods.base import Conflict, Parameter, Saves
 from advisor.methods.kernels.compile import Compiling
 from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, require_blocks
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from advisor.goal import Fidelity
 from advisor.methods.base import Conflict
 from advisor.methods.optimizers.adam import AdamReplacement, group_without
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

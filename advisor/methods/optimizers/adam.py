@@ -12,7 +12,7 @@ from advisor.methods.applying import require
 from advisor.methods.base import Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.optimizer_class import class_name_of
 from advisor.methods.optimizers.traits import named
-from advisor.methods.use import Parameters
+from advisor.methods.setting import Parameters
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from advisor.methods.applying import load
 from advisor.methods.optimizers.adam import AdamReplacement, group_without
 from advisor.methods.optimizers.optimizer_class import traits_of
 from advisor.methods.optimizers.traits import BITSANDBYTES_8BIT
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

@@ -12,7 +12,7 @@ from advisor.methods.base import Conflict, Parameter, Verdict
 from advisor.methods.optimizers.adam import AdamReplacement, decays_apart
 from advisor.methods.optimizers.optimizer_class import class_name_of
 from advisor.methods.optimizers.traits import TORCHAO
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

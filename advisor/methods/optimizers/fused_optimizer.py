@@ -14,7 +14,7 @@ from advisor.methods.base import Method, Stage, Verdict
 from advisor.methods.optimizers.adam import WHICH_OPTIMIZER
 from advisor.methods.optimizers.optimizer_class import class_name_of
 from advisor.methods.optimizers.traits import named, of_torch
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

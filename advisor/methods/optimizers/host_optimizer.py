@@ -11,7 +11,7 @@ from advisor.hardware.host import host_memory
 from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.traits import UNKNOWN, OptimizerTraits, named
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.text.units import format_bytes
 from advisor.workload.facts import Facts
 

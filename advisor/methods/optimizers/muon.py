@@ -10,7 +10,7 @@ from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Verdict
 from advisor.methods.optimizers.adam import AdamReplacement
 from advisor.methods.recompute.block_rules import judge_blocks, require_blocks
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

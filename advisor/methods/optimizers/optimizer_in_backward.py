@@ -12,7 +12,7 @@ from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
 from advisor.methods.optimizers.optimizer_class import class_name_of, narrowed, traits_of
 from advisor.methods.optimizers.traits import OptimizerTraits, named, of_torch
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

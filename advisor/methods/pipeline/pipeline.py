@@ -14,7 +14,7 @@ from advisor.hardware.mesh import Mesh, MeshAxis
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.pipeline.schedule_rules import SCHEDULES, stages_per_rank
 from advisor.methods.recompute.block_rules import judge_chain
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

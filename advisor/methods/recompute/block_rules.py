@@ -8,7 +8,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.applying import require
 from advisor.methods.base import Conflict, Method, Saves, Stage, Verdict
-from advisor.methods.use import Parameters
+from advisor.methods.setting import Parameters
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, require_blocks
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 from advisor.errors import MethodRefusedError
 from advisor.methods.base import Parameter
 from advisor.methods.recompute.block_rules import ChainCheckpoint
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from torch import nn

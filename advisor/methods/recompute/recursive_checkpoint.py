@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.methods.recompute.block_rules import ChainCheckpoint
 from advisor.methods.recompute.plan import halves
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 
 if TYPE_CHECKING:
     from advisor.training.training import Training

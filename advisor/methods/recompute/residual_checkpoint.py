@@ -8,7 +8,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.base import Parameter, Verdict
 from advisor.methods.recompute.block_rules import ChainCheckpoint, judge_chain
 from advisor.methods.recompute.plan import Plan, blocks_in, segments
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

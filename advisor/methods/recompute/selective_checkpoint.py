@@ -10,7 +10,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.applying import judged, require
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.recompute.block_rules import WHAT_BLOCKS_KEEP, judge_blocks, require_blocks
-from advisor.methods.use import Parameters, ParameterValue
+from advisor.methods.setting import Parameters, ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:

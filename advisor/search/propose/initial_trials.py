@@ -21,7 +21,7 @@ def seeds_of(space: ResolvedSpace, *, compares_devices: bool = False) -> list[tu
     found = [(PLAIN, space.on_devices((), count)) for count in plain]
     for recipe in space.recipes:
         places = [(count, None) for count in reversed(space.gpu_counts)] if recipe.place is None else [recipe.place]
-        on_each = (space.on_devices(recipe.uses, count, mesh) for count, mesh in places)
+        on_each = (space.on_devices(recipe.settings, count, mesh) for count, mesh in places)
         found.append((recipe.name, next((one for one in on_each if one is not None), None)))
     return [(name, combination) for name, combination in found if combination is not None]
 
@@ -38,7 +38,7 @@ def names_of(space: ResolvedSpace, choice: Choice) -> tuple[str | None, bool]:
             names[PLAIN] = False
         for recipe in space.recipes:
             place = recipe.place or (count, None)
-            if place[0] == count and combination == space.on_devices(recipe.uses, *place):
+            if place[0] == count and combination == space.on_devices(recipe.settings, *place):
                 # An experienced person uses every device there is.
                 names[recipe.name] = recipe.hand_tuned and count == space.gpu_counts[-1]
     return next(iter(names), None), any(names.values())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice, Factors, Levels
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
@@ -82,13 +82,13 @@ class Pool:
                 if changed != combination and self._tried.is_valid(changed):
                     yield changed
         for gpu_count, mesh in self._space.places:
-            moved = self._space.completed(combination.uses, gpu_count, mesh)
+            moved = self._space.completed(combination.settings, gpu_count, mesh)
             if moved is not None and moved != combination:
                 yield moved
 
-    def _with(self, combination: Combination, axis: Axis, setting: MethodUse | None) -> Combination:
+    def _with(self, combination: Combination, axis: Axis, setting: MethodSetting | None) -> Combination:
         """A combination with another setting of one method, valid or not."""
-        uses = [use for use in combination.uses if use.name != axis.method]
+        changed = [one for one in combination.settings if one.name != axis.method]
         if setting is not None:
-            uses.append(setting)
-        return Combination(tuple(sorted(uses, key=lambda use: use.name)), combination.gpu_count, combination.mesh)
+            changed.append(setting)
+        return Combination(tuple(sorted(changed, key=lambda one: one.name)), combination.gpu_count, combination.mesh)

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 
 __all__ = ["Attribute", "GainLeft", "InTurn", "Proposal", "SamplerName"]
@@ -43,9 +43,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     hand_tuned: bool = False
 
     @property
-    def uses(self) -> tuple[MethodUse, ...]:
+    def settings(self) -> tuple[MethodSetting, ...]:
         """The methods, sorted by name."""
-        return self.combination.uses
+        return self.combination.settings
 
 
 class InTurn(msgspec.Struct, frozen=True, kw_only=True):

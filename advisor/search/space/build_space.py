@@ -15,7 +15,7 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, judge_alone, settings_of, worst_fidelity
 from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.number_formats import format_of, why_slower
-from advisor.methods.use import MethodUse, ParameterValue
+from advisor.methods.setting import MethodSetting, ParameterValue
 from advisor.search.space.cut_recipes import cut_recipes
 from advisor.search.space.meshes import Meshes, MeshRules, find_meshes
 from advisor.search.space.space import Axis, ResolvedRecipe, ResolvedSpace, pair_of
@@ -159,7 +159,7 @@ def _on_meshes(
     return kept, {place: reason for place, reason in reasons.items() if reason}
 
 
-def _slower(method: Method, settings: Sequence[MethodUse], facts: Facts) -> dict[str, str]:
+def _slower(method: Method, settings: Sequence[MethodSetting], facts: Facts) -> dict[str, str]:
     """Settings that nobody chooses for their speed on this device, and why, by the rates of the probe."""
     found = {setting.label: why_slower(format_of(method, setting), facts) for setting in settings}
     ratios = {setting.label: method.measured_time_ratio(setting.parameters, facts) for setting in settings}
@@ -181,7 +181,7 @@ def _has_a_place(method: Method, gpu_counts: tuple[int, ...]) -> bool:
     return not method.one_device_only or gpu_counts[0] == 1
 
 
-def _refusal(setting: MethodUse, facts: Facts, hardware: Hardware, ceiling: Fidelity) -> str | None:
+def _refusal(setting: MethodSetting, facts: Facts, hardware: Hardware, ceiling: Fidelity) -> str | None:
     verdict = judge_alone(setting, facts=facts, hardware=hardware)
     if not verdict.applicable:
         # The reason stands beside the label wherever it is shown.
@@ -192,13 +192,13 @@ def _refusal(setting: MethodUse, facts: Facts, hardware: Hardware, ceiling: Fide
     return None
 
 
-def _in_space(setting: MethodUse, method: Method, space: SearchSpace) -> bool:
+def _in_space(setting: MethodSetting, method: Method, space: SearchSpace) -> bool:
     return all(
         setting.parameters[parameter.name] in space.values_of(method, parameter) for parameter in method.parameters
     )
 
 
-def _grouped(settings: Sequence[MethodUse], reasons: Mapping[str, str]) -> dict[str, str]:
+def _grouped(settings: Sequence[MethodSetting], reasons: Mapping[str, str]) -> dict[str, str]:
     """One entry for settings that share a reason and the one value that brings it about.
 
     Where every setting with ``offload=True`` is refused for one reason, and no other is, that value says it all.
@@ -211,7 +211,7 @@ def _grouped(settings: Sequence[MethodUse], reasons: Mapping[str, str]) -> dict[
             if len(alike) < 2 or len(alike) == len(settings) or len(shared) != 1 or None in shared:
                 continue
             reason = grouped[alike[0]]
-            label = MethodUse(name=settings[0].name, parameters={name: value}).label
+            label = MethodSetting(name=settings[0].name, parameters={name: value}).label
             grouped = {label: reason, **{other: why for other, why in grouped.items() if other not in alike}}
     return grouped
 
@@ -236,28 +236,30 @@ def _with_recipes(
     kept: list[ResolvedRecipe] = []
     dropped: dict[str, str] = {}
     for recipe in recipes:
-        uses: tuple[MethodUse, ...] = ()
+        settings: tuple[MethodSetting, ...] = ()
         notes: list[str] = []
         for name in recipe.methods:
-            setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, slower, uses)
+            setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, slower, settings)
             if setting is None and name in recipe.optional:
                 continue
             if setting is None:
                 notes.append(f"without {name}: {reason}")
             else:
-                uses = _sorted((*uses, setting))
+                settings = _sorted((*settings, setting))
         if notes and not recipe.hand_tuned:
             dropped[recipe.name] = "; ".join(note.removeprefix("without ") for note in notes)
-        elif not recipe.hand_tuned and (same := next((one.name for one in kept if one.uses == uses), None)):
+        elif not recipe.hand_tuned and (same := next((one.name for one in kept if one.settings == settings), None)):
             dropped[recipe.name] = f"it is the same as {same!r} here"
         else:
-            kept.append(ResolvedRecipe(name=recipe.name, hand_tuned=recipe.hand_tuned, uses=uses, notes=tuple(notes)))
+            kept.append(
+                ResolvedRecipe(name=recipe.name, hand_tuned=recipe.hand_tuned, settings=settings, notes=tuple(notes))
+            )
     if space.each_alone:
-        known = [recipe.uses for recipe in kept]
+        known = [recipe.settings for recipe in kept]
         for axis in resolved.axes:
             alone = tuple(setting for setting in axis.settings if setting.label not in slower)[:1]
             if alone and axis.divides is None and not axis.builds_on and alone not in known:
-                kept.append(ResolvedRecipe(name=f"{axis.method} alone", hand_tuned=False, uses=alone))
+                kept.append(ResolvedRecipe(name=f"{axis.method} alone", hand_tuned=False, settings=alone))
     return msgspec.structs.replace(resolved, recipes=tuple(kept), dropped_recipes=dropped)
 
 
@@ -268,8 +270,8 @@ def _first_applicable(
     space: SearchSpace,
     reasons: Mapping[str, str],
     slower: Mapping[str, str],
-    chosen: tuple[MethodUse, ...],
-) -> tuple[MethodUse | None, str]:
+    chosen: tuple[MethodSetting, ...],
+) -> tuple[MethodSetting | None, str]:
     """The first of the recipe's settings of one method that can be added to those chosen, or why none can."""
     stated = recipe.methods[method.name] or {}
     alternatives: list[list[ParameterValue]] = []
@@ -282,7 +284,7 @@ def _first_applicable(
     why: dict[str, str] = {}
     for values in itertools.product(*alternatives):
         names = (parameter.name for parameter in method.parameters)
-        setting = MethodUse(name=method.name, parameters=dict(zip(names, values, strict=True)))
+        setting = MethodSetting(name=method.name, parameters=dict(zip(names, values, strict=True)))
         if setting.label not in applicable:
             why[setting.label] = reasons.get(setting.label) or _not_offered(method, resolved.gpu_counts)
         elif setting.label in slower:
@@ -301,5 +303,5 @@ def _not_offered(method: Method, gpu_counts: tuple[int, ...]) -> str:
     return "the method does not offer this combination of values"
 
 
-def _sorted(uses: Sequence[MethodUse]) -> tuple[MethodUse, ...]:
-    return tuple(sorted(uses, key=lambda use: use.name))
+def _sorted(settings: Sequence[MethodSetting]) -> tuple[MethodSetting, ...]:
+    return tuple(sorted(settings, key=lambda setting: setting.name))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
 from advisor.methods.base import Method, Saves
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.meshes import standing_bytes
 from advisor.search.space.space import ResolvedRecipe, ResolvedSpace
 from advisor.workload.facts import Facts
@@ -34,17 +34,19 @@ def cut_recipes(
         return ()
     count = space.gpu_counts[-1]
     found: list[ResolvedRecipe] = []
-    for name, mesh, uses in _wanted(space, methods, facts, limit_bytes):
-        combination = space.on_devices(uses, count, mesh)
-        if combination is None or any((one.uses, one.place) == (combination.uses, (count, mesh)) for one in found):
+    for name, mesh, settings in _wanted(space, methods, facts, limit_bytes):
+        combination = space.on_devices(settings, count, mesh)
+        if combination is None or any(
+            (one.settings, one.place) == (combination.settings, (count, mesh)) for one in found
+        ):
             continue
-        found.append(ResolvedRecipe(name=name, hand_tuned=False, uses=combination.uses, place=(count, mesh)))
+        found.append(ResolvedRecipe(name=name, hand_tuned=False, settings=combination.settings, place=(count, mesh)))
     return tuple(found)
 
 
 def _wanted(
     space: ResolvedSpace, methods: Mapping[str, Method], facts: Facts, limit_bytes: int | None
-) -> Iterator[tuple[str, Mesh, tuple[MethodUse, ...]]]:
+) -> Iterator[tuple[str, Mesh, tuple[MethodSetting, ...]]]:
     """Names, meshes and the way to divide the data where it is not the first."""
     count = space.gpu_counts[-1]
     meshes = space.meshes_on(count)

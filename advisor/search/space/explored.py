@@ -138,10 +138,10 @@ class Explored:
         return Count(left, True) if self._count.exact else Count(max(1, left), False)
 
     def _wished(self, generator: random.Random, wish: Combination) -> Combination | None:
-        uses = list(wish.uses)
-        generator.shuffle(uses)
-        return self._space.completed(uses, wish.gpu_count, wish.mesh)
+        settings = list(wish.settings)
+        generator.shuffle(settings)
+        return self._space.completed(settings, wish.gpu_count, wish.mesh)
 
 
 def _names(combination: Combination) -> frozenset[str]:
-    return frozenset(use.name for use in combination.uses)
+    return frozenset(setting.name for setting in combination.settings)

@@ -119,8 +119,8 @@ class Factors:
         rows = []
         for combination, fraction in points:
             row = [0] * self._columns
-            for use in combination.uses:
-                column, level = self._places[use.label]
+            for setting in combination.settings:
+                column, level = self._places[setting.label]
                 row[column] = level
             row[-2] = self._devices[combination.gpu_count, combination.mesh]
             row[-1] = self._fractions[fraction]

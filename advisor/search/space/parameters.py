@@ -64,12 +64,12 @@ class Parameters:
         fraction = parameters[_FRACTION]
         assert isinstance(place, str)
         assert isinstance(fraction, int | float)
-        combination = Combination(tuple(sorted(chosen, key=lambda use: use.name)), *self._places[place])
+        combination = Combination(tuple(sorted(chosen, key=lambda setting: setting.name)), *self._places[place])
         return Choice(combination, float(fraction))
 
     def of(self, choice: Choice) -> dict[str, str | int | float]:
         """Optuna's parameters for a point."""
-        labels = {use.name: use.label for use in choice.combination.uses}
+        labels = {setting.name: setting.label for setting in choice.combination.settings}
         parameters: dict[str, str | int | float] = {
             axis.method: labels.get(axis.method, _OFF) for axis in self._space.axes
         }

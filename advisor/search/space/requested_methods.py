@@ -12,7 +12,7 @@ from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import judge_alone, settings_of
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.space.space_file import Recipe, SearchSpace
 
@@ -61,11 +61,11 @@ def check_requested_on(names: Sequence[str], hardware: Hardware) -> None:
         SearchSpaceError: A method cannot be used here; with its reason.
     """
     for method in map(get_method, names):
-        verdicts = [judge_alone(use, facts=None, hardware=hardware) for use in settings_of(method)]
+        verdicts = [judge_alone(setting, facts=None, hardware=hardware) for setting in settings_of(method)]
         if not any(verdict.applicable for verdict in verdicts):
             reasons = dict.fromkeys(
-                verdict.reason.removeprefix(f"{use.label}: ")
-                for use, verdict in zip(settings_of(method), verdicts, strict=True)
+                verdict.reason.removeprefix(f"{setting.label}: ")
+                for setting, verdict in zip(settings_of(method), verdicts, strict=True)
             )
             raise _refused(method.name, "; ".join(reasons))
 

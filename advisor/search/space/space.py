@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 
 __all__ = ["MOST_COUNTED", "Axis", "Combination", "Count", "ResolvedRecipe", "ResolvedSpace", "pair_of"]
@@ -44,7 +44,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     method: str
-    settings: tuple[MethodUse, ...]
+    settings: tuple[MethodSetting, ...]
     divides: MeshAxis | None = None
     builds_on: tuple[str, ...] = ()
     one_device_only: bool = False
@@ -54,12 +54,12 @@ class Combination(msgspec.Struct, frozen=True, dict=True):
     """Methods on a number of devices, whatever the batch.
 
     Attributes:
-        uses: The methods, sorted by name.
+        settings: The methods, sorted by name.
         gpu_count: Devices that train together.
         mesh: How they divide the model.
     """
 
-    uses: tuple[MethodUse, ...] = ()
+    settings: tuple[MethodSetting, ...] = ()
     gpu_count: int = 1
     mesh: Mesh = DATA_ONLY
 
@@ -76,7 +76,7 @@ class Combination(msgspec.Struct, frozen=True, dict=True):
     @functools.cached_property
     def label(self) -> str:
         """The methods in words (``"plain"`` without any), and the devices when there are several."""
-        methods = " + ".join(use.label for use in self.uses) or "plain"
+        methods = " + ".join(setting.label for setting in self.settings) or "plain"
         return methods + self.mesh.on_devices(self.gpu_count)
 
     def policy(
@@ -84,7 +84,7 @@ class Combination(msgspec.Struct, frozen=True, dict=True):
     ) -> Policy:
         """The combination at a batch of each share of the data."""
         return Policy(
-            methods=self.uses,
+            methods=self.settings,
             micro_batch=micro_batch,
             accumulation_steps=accumulation_steps,
             gpu_count=self.gpu_count,
@@ -99,14 +99,14 @@ class ResolvedRecipe(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name.
         hand_tuned: Whether it is the experienced person's setting.
-        uses: Its methods, sorted by name; empty when all of a hand-tuned recipe's parts were refused.
+        settings: Its methods, sorted by name; empty when all of a hand-tuned recipe's parts were refused.
         notes: What was left out of it, and why.
         place: The number of devices and the mesh that it is for; ``None`` for the most devices that it works on.
     """
 
     name: str
     hand_tuned: bool
-    uses: tuple[MethodUse, ...]
+    settings: tuple[MethodSetting, ...]
     notes: tuple[str, ...] = ()
     place: tuple[int, Mesh] | None = None
 
@@ -156,11 +156,11 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         """The meshes that a number of devices may form, the plainest first."""
         return self.meshes.get(gpu_count, (DATA_ONLY,))
 
-    def conflict_in(self, uses: Sequence[MethodUse]) -> str | None:
+    def conflict_in(self, settings: Sequence[MethodSetting]) -> str | None:
         """Why these settings exclude each other, or ``None`` if they do not."""
         if not self.conflicts:
             return None
-        pairs = itertools.combinations(sorted(use.label for use in uses), 2)
+        pairs = itertools.combinations(sorted(setting.label for setting in settings), 2)
         return next((self.conflicts[pair] for pair in pairs if pair in self.conflicts), None)
 
     def combinations(self) -> Iterator[Combination]:
@@ -176,7 +176,9 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             for divided in mesh.divided(gpu_count)
         }
 
-        def extend(position: int, chosen: tuple[MethodUse, ...], owned: frozenset[MeshAxis]) -> Iterator[Combination]:
+        def extend(
+            position: int, chosen: tuple[MethodSetting, ...], owned: frozenset[MeshAxis]
+        ) -> Iterator[Combination]:
             if any(position > last for divided, last in last_way.items() if divided not in owned):
                 return
             if position == len(axes):
@@ -195,28 +197,30 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
 
         return extend(0, (), frozenset())
 
-    def _divided_by(self, uses: Sequence[MethodUse]) -> list[MeshAxis]:
+    def _divided_by(self, settings: Sequence[MethodSetting]) -> list[MeshAxis]:
         """The axes that the methods divide, one for each method that does."""
         divides = {axis.method: axis.divides for axis in self.axes if axis.divides is not None}
-        return [divides[use.name] for use in uses if use.name in divides]
+        return [divides[setting.name] for setting in settings if setting.name in divides]
 
-    def _has_dependencies(self, uses: Sequence[MethodUse]) -> bool:
-        return not self._without_dependencies(uses)
+    def _has_dependencies(self, settings: Sequence[MethodSetting]) -> bool:
+        return not self._without_dependencies(settings)
 
-    def _without_dependencies(self, uses: Sequence[MethodUse]) -> set[str]:
+    def _without_dependencies(self, settings: Sequence[MethodSetting]) -> set[str]:
         """Those of the methods that work on top of one that is not in use."""
-        names = {use.name for use in uses}
+        names = {setting.name for setting in settings}
         return {
             axis.method
             for axis in self.axes
             if axis.method in names and axis.builds_on and not names & set(axis.builds_on)
         }
 
-    def on_devices(self, uses: tuple[MethodUse, ...], gpu_count: int, mesh: Mesh | None = None) -> Combination | None:
+    def on_devices(
+        self, settings: tuple[MethodSetting, ...], gpu_count: int, mesh: Mesh | None = None
+    ) -> Combination | None:
         """Methods on a number of devices: each axis that none of them divides is by the first way that goes with them.
 
         Args:
-            uses: Methods that do not exclude each other.
+            settings: Methods that do not exclude each other.
             gpu_count: Number of devices.
             mesh: How they divide the model; ``None`` for the plainest mesh on which the methods can be used.
 
@@ -224,21 +228,21 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             ``None`` if one of them cannot be used there, or no way to divide an axis goes with them.
         """
         meshes = self.meshes_on(gpu_count) if mesh is None else (mesh,)
-        found = (self._on_mesh(uses, gpu_count, one) for one in meshes)
+        found = (self._on_mesh(settings, gpu_count, one) for one in meshes)
         return next((one for one in found if one is not None), None)
 
-    def _on_mesh(self, uses: tuple[MethodUse, ...], gpu_count: int, mesh: Mesh) -> Combination | None:
-        owned, divided = self._divided_by(uses), mesh.divided(gpu_count)
+    def _on_mesh(self, settings: tuple[MethodSetting, ...], gpu_count: int, mesh: Mesh) -> Combination | None:
+        owned, divided = self._divided_by(settings), mesh.divided(gpu_count)
         placeless = {axis.method for axis in self.axes if not _has_place(axis, gpu_count, mesh)}
-        if len(set(owned)) < len(owned) or any(use.name in placeless for use in uses):
+        if len(set(owned)) < len(owned) or any(setting.name in placeless for setting in settings):
             return None
-        if any((use.label, mesh) in self.misfits for use in uses):
+        if any((setting.label, mesh) in self.misfits for setting in settings):
             return None
         missing = [one for one in divided if one not in owned]
         ways = [[setting for axis in self.axes if axis.divides is one for setting in axis.settings] for one in missing]
         for chosen in itertools.product(*ways):
-            every = _sorted((*uses, *chosen))
-            misfit = any((use.label, mesh) in self.misfits for use in chosen)
+            every = _sorted((*settings, *chosen))
+            misfit = any((setting.label, mesh) in self.misfits for setting in chosen)
             if not misfit and (not chosen or self.conflict_in(every) is None) and self._has_dependencies(every):
                 return Combination(every, gpu_count, mesh)
         return None
@@ -248,16 +252,16 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         return (
             combination.gpu_count in self.gpu_counts
             and combination.mesh in self.meshes_on(combination.gpu_count)
-            and len({use.name for use in combination.uses}) == len(combination.uses)
-            and self.conflict_in(combination.uses) is None
-            and self.on_devices(combination.uses, combination.gpu_count, combination.mesh) == combination
+            and len({setting.name for setting in combination.settings}) == len(combination.settings)
+            and self.conflict_in(combination.settings) is None
+            and self.on_devices(combination.settings, combination.gpu_count, combination.mesh) == combination
         )
 
-    def completed(self, uses: Sequence[MethodUse], gpu_count: int, mesh: Mesh) -> Combination | None:
+    def completed(self, settings: Sequence[MethodSetting], gpu_count: int, mesh: Mesh) -> Combination | None:
         """The combination of as many of these settings as go together, the first before the others.
 
         Args:
-            uses: Settings of this space, perhaps several of one method.
+            settings: Settings of this space, perhaps several of one method.
             gpu_count: One of the numbers of devices.
             mesh: One of their meshes.
 
@@ -265,18 +269,18 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             ``None`` if none of them divides an axis of several devices, and nothing that does goes with them.
         """
         axes = {axis.method: axis for axis in self.axes}
-        kept: list[MethodUse] = []
-        for use in uses:
-            axis = axes[use.name]
-            if not _has_place(axis, gpu_count, mesh) or (use.label, mesh) in self.misfits:
+        kept: list[MethodSetting] = []
+        for setting in settings:
+            axis = axes[setting.name]
+            if not _has_place(axis, gpu_count, mesh) or (setting.label, mesh) in self.misfits:
                 continue
             if axis.divides is not None and axis.divides in self._divided_by(kept):
                 continue
-            if any(use.name == other.name or pair_of(use, other) in self.conflicts for other in kept):
+            if any(setting.name == other.name or pair_of(setting, other) in self.conflicts for other in kept):
                 continue
-            kept.append(use)
+            kept.append(setting)
         while lonely := self._without_dependencies(kept):
-            kept = [use for use in kept if use.name not in lonely]
+            kept = [setting for setting in kept if setting.name not in lonely]
         return self.on_devices(_sorted(kept), gpu_count, mesh)
 
     def draw(self, generator: random.Random) -> Combination | None:
@@ -288,9 +292,9 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         meshes = self.meshes_on(gpu_count)
         mesh = generator.choice(meshes) if len(meshes) > 1 else meshes[0]
         share = generator.random()
-        uses = [generator.choice(axis.settings) for axis in self.axes if generator.random() < share]
-        generator.shuffle(uses)
-        return self.completed(uses, gpu_count, mesh)
+        settings = [generator.choice(axis.settings) for axis in self.axes if generator.random() < share]
+        generator.shuffle(settings)
+        return self.completed(settings, gpu_count, mesh)
 
     def counted(self) -> Count:
         """Number of valid combinations, whatever the batch; of a large space, that there are more than so many."""
@@ -303,7 +307,7 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
         return sum(1 for _ in self.combinations())
 
 
-def pair_of(first: MethodUse, second: MethodUse) -> tuple[str, str]:
+def pair_of(first: MethodSetting, second: MethodSetting) -> tuple[str, str]:
     """The labels of two settings in a fixed order: the key of :attr:`ResolvedSpace.conflicts`."""
     low, high = sorted((first.label, second.label))
     return low, high
@@ -316,5 +320,5 @@ def _has_place(axis: Axis, gpu_count: int, mesh: Mesh) -> bool:
     return gpu_count == 1 or not axis.one_device_only
 
 
-def _sorted(uses: Sequence[MethodUse]) -> tuple[MethodUse, ...]:
-    return tuple(sorted(uses, key=lambda use: use.name))
+def _sorted(settings: Sequence[MethodSetting]) -> tuple[MethodSetting, ...]:
+    return tuple(sorted(settings, key=lambda setting: setting.name))

@@ -21,7 +21,7 @@ from advisor.hardware.mesh import MeshAxis
 from advisor.methods.base import Method, Parameter
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.libraries import needed_by
-from advisor.methods.use import ParameterValue
+from advisor.methods.setting import ParameterValue
 from advisor.package_data import data_folder
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown

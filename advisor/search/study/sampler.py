@@ -131,7 +131,7 @@ class Proposer:
                 choice = self._parameters.choice_of(trial.params)
                 point = self._tried.point(*choice)
                 if not self._tried.is_valid(choice.combination):
-                    tell_conflict(self._study, trial, self._space.conflict_in(choice.combination.uses))
+                    tell_conflict(self._study, trial, self._space.conflict_in(choice.combination.settings))
                 elif point in self._tried:
                     tell_duplicate(self._study, trial, self._tried.number_of(point))
                 elif not self._sync.gives_way(trial, point):

@@ -77,7 +77,7 @@ def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goa
         plainest = space.on_devices((), count, mesh)
         if plainest is None:
             continue  # the methods that divide its axes do not go together
-        fidelity = worst_fidelity(plainest.uses, accumulation_steps=1, facts=facts, gpu_count=count, mesh=mesh)
+        fidelity = worst_fidelity(plainest.settings, accumulation_steps=1, facts=facts, gpu_count=count, mesh=mesh)
         if not goal.fidelity.allows(fidelity):
             within[count] = tuple(one for one in within.get(count, (mesh,)) if one != mesh)
             if not within[count]:

@@ -150,7 +150,7 @@ class CandidateMaker:
         own, plain = self.trials.sizing_of(combination), self.trials.sizing_of(reference)
         if own is None or plain is None:
             return ()
-        methods = [get_method(use.name) for use in combination.uses if use not in reference.uses]
+        methods = [get_method(setting.name) for setting in combination.settings if setting not in reference.settings]
         return changed_nothing([method for method in methods if not method.distributes], own, plain)
 
     def policy(self, combination: Combination, batch: Batch) -> Policy:

@@ -258,7 +258,7 @@ class Evaluator:
 
         Not where a method compiles: a second batch triggers code for dynamic shapes, which will not be run later.
         """
-        compiles = any(get_method(use.name).slow_start for use in policy.methods)
+        compiles = any(get_method(setting.name).slow_start for setting in policy.methods)
         if not self._times_half or compiles or policy.micro_batch == 1:
             return None
         batch = self._chosen(policy.micro_batch, Combination.of(policy), _HALF)

@@ -102,7 +102,7 @@ class Guard:
         assert exact is not None, "it went well"
         passes = candidate.policy.axes.pipeline
         own = trials.fidelity(Combination.of(candidate.policy), micro_batch, exact=reference_run, passes=passes)
-        if not any(get_method(use.name).slow_start for use in candidate.policy.methods):
+        if not any(get_method(setting.name).slow_start for setting in candidate.policy.methods):
             # A compiling method says nothing about other durations; reserving as much would end the search early.
             self._durations.comparison_seconds = max(self._durations.comparison_seconds or 0.0, own.wall_seconds)
         label = reference.label
@@ -115,7 +115,7 @@ class Guard:
         found = compared(own.fidelity, exact, reference=label, micro_batch=micro_batch, model_size=size)
         if found is None:
             return None, _TOO_FEW
-        if not any(get_method(use.name).learns_slower for use in candidate.policy.methods):
+        if not any(get_method(setting.name).learns_slower for setting in candidate.policy.methods):
             found = msgspec.structs.replace(found, began=None)
         if observed_class(candidate.fidelity, found) is not candidate.fidelity:
             # Measure the effect of chance only where it may have to excuse something.

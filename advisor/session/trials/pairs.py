@@ -65,7 +65,7 @@ class Pairs:
     def compare(self, pair: Pair) -> tuple[float, float] | None:
         """Log of the first policy's throughput over the other's, and its standard error; ``None`` without a result."""
         limits, key = self._context.budget.limits, (pair.one.key, pair.other.key)
-        slow_start = any(get_method(use.name).slow_start for use in (*pair.one.methods, *pair.other.methods))
+        slow_start = any(get_method(setting.name).slow_start for setting in (*pair.one.methods, *pair.other.methods))
         result = self._trials.pair(
             pair.one,
             beside=pair.other,

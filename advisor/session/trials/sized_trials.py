@@ -171,7 +171,7 @@ class SizedTrials:
 
     def _drift_at_own_size(self, combination: Combination) -> float | None:
         """Loss drift at the model's own size, for sizes where plain training does not fit."""
-        if self.own is None or draws_other_masks(combination.uses, self._context.facts):
+        if self.own is None or draws_other_masks(combination.settings, self._context.facts):
             return None
         self.evaluator(self.own)
         trials = self._at[self.own][0]

@@ -12,7 +12,7 @@ from advisor.goal import GoalKind
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Sizing
 from advisor.methods.catalogue import get_method
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import StepWork
 from advisor.search.sizing.memory_model import MemoryModel
@@ -107,7 +107,7 @@ class Trials:
             share = max(1, largest_of_samples(self.most_samples, combination, self._goal))
             largest_batch = share if largest_batch is None else min(largest_batch, share)
         batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
-        if self.turns.compare_at is not None and _starts_slowly(combination.uses):
+        if self.turns.compare_at is not None and _starts_slowly(combination.settings):
             # Code compiled for a second batch is not the code that will run, so use the comparison's batch alone. Its
             # losses do not compare with plain training's first batch; if it leads, the guard compares more steps.
             batch = largest_batch = self.turns.compare_at
@@ -131,7 +131,7 @@ class Trials:
         pacesetter = self.turns.pacesetter
         known = self.model_of(pacesetter), self.sizing_of(pacesetter)
         beside = None if alone else self.turns.beside_profiling_runs(combination, first_batch, *known)
-        slow_start = _starts_slowly(combination.uses)
+        slow_start = _starts_slowly(combination.settings)
         limit_seconds = self._limits.hard_limit_seconds(
             None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
         )
@@ -277,7 +277,7 @@ class Trials:
             FidelityTrial,
             combination.policy(micro_batch, passes, settled=None if sizing is None else sizing.settled),
             measure_seconds=self._limits.comparison_step_seconds,
-            hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=_starts_slowly(combination.uses)),
+            hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=_starts_slowly(combination.settings)),
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
             fidelity_steps=_COMPARED_STEPS,
             other_chance=other_chance,
@@ -330,5 +330,5 @@ class Trials:
         )
 
 
-def _starts_slowly(uses: Sequence[MethodUse]) -> bool:
-    return any(get_method(use.name).slow_start for use in uses)
+def _starts_slowly(settings: Sequence[MethodSetting]) -> bool:
+    return any(get_method(setting.name).slow_start for setting in settings)

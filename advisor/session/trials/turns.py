@@ -63,7 +63,7 @@ class Turns:
             return None
         self._compared_with[combination.label] = self.pacesetter
         return Policy(
-            methods=self.pacesetter.uses, micro_batch=first_batch, settled={} if sizing is None else sizing.settled
+            methods=self.pacesetter.settings, micro_batch=first_batch, settled={} if sizing is None else sizing.settled
         )
 
     def compared_with(self, combination: Combination) -> Combination:

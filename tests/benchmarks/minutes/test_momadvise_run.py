@@ -9,7 +9,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.trial.outcome import Outcome
 from benchmarks.minutes.momadvise_run import combinations_compared, policies_compared, promise_of, run_momadvise
 from tests.decide.examples import baseline, goal, lost, measured, on

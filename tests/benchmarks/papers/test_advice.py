@@ -17,7 +17,7 @@ from advisor.errors import TrialError
 from advisor.goal import GoalKind
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.session.request import TuneRequest
@@ -131,7 +131,7 @@ def recorded(folder: Path, **changes: object) -> Table:
         if isinstance(line, Header):
             lines.append(msgspec.structs.replace(line, **here))
         elif isinstance(line, Sized):
-            words = {one.name: "words of its own" for one in line.uses if one.name == CHECKPOINT.name}
+            words = {one.name: "words of its own" for one in line.settings if one.name == CHECKPOINT.name}
             lines.append(msgspec.structs.replace(line, settled=words, wall_seconds=100.0))
         else:
             lines.append(msgspec.structs.replace(line, wall_seconds=1.0))
@@ -261,9 +261,9 @@ class Formats(Arena):
         )
 
     def largest(
-        self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
+        self, settings: Sequence[MethodSetting], size: Mapping[str, int | float] | None = None
     ) -> tuple[Policy | None, MemoryModel | None, int, str]:
-        return Policy(methods=tuple(uses), micro_batch=4), None, 1, ""
+        return Policy(methods=tuple(settings), micro_batch=4), None, 1, ""
 
 
 BF16 = "fused_optimizer + precision(dtype=bf16)"
@@ -325,12 +325,12 @@ class Ladder(Arena):
         return TimeResult(key="", outcome=Outcome.OK, measurement=measurement(rate))
 
     def largest(
-        self, uses: Sequence[MethodUse], size: Mapping[str, int | float] | None = None
+        self, settings: Sequence[MethodSetting], size: Mapping[str, int | float] | None = None
     ) -> tuple[Policy | None, MemoryModel | None, int, str]:
         assert size is not None
         if size["layers"] >= 16:
             return None, None, 1, "not even one sample fits"
-        return Policy(methods=tuple(uses), micro_batch=2), None, 2, ""
+        return Policy(methods=tuple(settings), micro_batch=2), None, 2, ""
 
 
 def test_the_hand_tuned_default_finds_the_largest_size_that_keeps_the_floor(tmp_path: Path) -> None:

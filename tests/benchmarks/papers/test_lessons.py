@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from advisor.methods.use import use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from benchmarks.papers.command import TimeIsUpError
 from benchmarks.papers.learner import learn

@@ -28,9 +28,9 @@ def bench(options: Options, tmp_path: Path) -> _Bench:
 
 def test_every_combination_may_run_on_a_gpu_in_one_float_format(options: Options, bench: _Bench) -> None:
     for mom in MOMS:
-        uses = bench._uses(mom)
-        assert refusal(options, uses) == "", mom
-        assert "precision(dtype=tf32)" in policy_of(uses, 2).label
+        settings = bench._settings(mom)
+        assert refusal(options, settings) == "", mom
+        assert "precision(dtype=tf32)" in policy_of(settings, 2).label
     groups = (*CASES["paper"], *(tuple(cases.values()) for cases in GROWN["paper"].values()))
     cases = [case for group in groups for case in group]
     assert all(set(case.moms) < set(MOMS) and EXACT not in case.moms for case in cases)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from advisor.goal import Fidelity
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
-from advisor.methods.use import MethodUse, use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.space.space import Axis, Combination
 from benchmarks.search.table_lines import Header, Line, Sized, Timed
 
@@ -25,13 +25,13 @@ SECONDS = {
 """Label -> constant seconds of a step and seconds per sample."""
 
 
-def bytes_of(uses: tuple[MethodUse, ...], batch: int) -> int:
-    fixed, growing = BYTES[Combination(tuple(one for one in uses if one != FUSED)).label]
+def bytes_of(settings: tuple[MethodSetting, ...], batch: int) -> int:
+    fixed, growing = BYTES[Combination(tuple(one for one in settings if one != FUSED)).label]
     return fixed + growing * batch
 
 
-def seconds_of(uses: tuple[MethodUse, ...], batch: int) -> float:
-    fixed, growing = SECONDS[Combination(uses).label]
+def seconds_of(settings: tuple[MethodSetting, ...], batch: int) -> float:
+    fixed, growing = SECONDS[Combination(settings).label]
     return fixed + growing * batch
 
 
@@ -56,22 +56,26 @@ def header(**changes: object) -> Header:
     return Header(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def sized(*uses: MethodUse) -> Sized:
+def sized(*settings: MethodSetting) -> Sized:
     points = tuple(
-        SizePoint(micro_batch=batch, memory=_memory(bytes_of(uses, batch)), step_seconds=seconds_of(uses, batch))
+        SizePoint(
+            micro_batch=batch, memory=_memory(bytes_of(settings, batch)), step_seconds=seconds_of(settings, batch)
+        )
         for batch in (2, 4)
     )
-    return Sized(uses=uses, outcome="ok", points=points)
+    return Sized(settings=settings, outcome="ok", points=points)
 
 
-def timed(*uses: MethodUse, batch: int, moment: float = 0.0, slower: float = 1.0, reference: bool = False) -> Timed:
-    peak = bytes_of(uses, batch)
+def timed(
+    *settings: MethodSetting, batch: int, moment: float = 0.0, slower: float = 1.0, reference: bool = False
+) -> Timed:
+    peak = bytes_of(settings, batch)
     return Timed(
-        uses=uses,
+        settings=settings,
         batch=batch,
         reference=reference,
         outcome="ok",
-        step_seconds=seconds_of(uses, batch) * slower,
+        step_seconds=seconds_of(settings, batch) * slower,
         spread=0.01,
         peak_bytes=peak,
         forward_peak_bytes=peak - 50,
@@ -82,19 +86,19 @@ def timed(*uses: MethodUse, batch: int, moment: float = 0.0, slower: float = 1.0
     )
 
 
-def lost(*uses: MethodUse, batch: int, outcome: str = "out of memory") -> Timed:
-    return Timed(uses=uses, batch=batch, outcome=outcome, run=0, moment=0.0)
+def lost(*settings: MethodSetting, batch: int, outcome: str = "out of memory") -> Timed:
+    return Timed(settings=settings, batch=batch, outcome=outcome, run=0, moment=0.0)
 
 
 def complete() -> list[Line]:
     """Plain training fits 10 samples, checkpointing 30; the machine is twice as slow at the end."""
     lines: list[Line] = [header(), timed(batch=4, reference=True)]
     moment = 0.0
-    for uses, largest in (((), 8), ((CHECKPOINT,), 24), ((FUSED,), 8), ((CHECKPOINT, FUSED), 24)):
-        lines.append(sized(*uses))
+    for settings, largest in (((), 8), ((CHECKPOINT,), 24), ((FUSED,), 8), ((CHECKPOINT, FUSED), 24)):
+        lines.append(sized(*settings))
         for batch in (largest // 2, largest):
             moment += 10
-            lines.append(timed(*uses, batch=batch, moment=moment, slower=2 ** (moment / 100)))
+            lines.append(timed(*settings, batch=batch, moment=moment, slower=2 ** (moment / 100)))
     return [*lines, timed(batch=4, moment=100.0, slower=2.0, reference=True)]
 
 

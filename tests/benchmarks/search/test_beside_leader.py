@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
 from benchmarks.search import beside_leader
@@ -18,8 +18,8 @@ from benchmarks.search.trials import Trials
 
 
 def using(gpu_count: int = 1, **levels: str) -> Combination:
-    uses = (MethodUse(name=name, parameters={"level": level}) for name, level in sorted(levels.items()))
-    return Combination(tuple(uses), gpu_count)
+    settings = (MethodSetting(name=name, parameters={"level": level}) for name, level in sorted(levels.items()))
+    return Combination(tuple(settings), gpu_count)
 
 
 LEADER = using(8, compile="default", flash_attention="on", precision="bf16", sharding="ddp")

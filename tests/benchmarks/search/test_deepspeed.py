@@ -47,7 +47,7 @@ def test_an_option_with_a_smaller_calculated_batch_than_the_best_is_skipped_with
         """Checkpointing uses more memory than plain training."""
 
         def _bytes(self, combination: object) -> float:
-            return 2.0 if getattr(combination, "uses", ()) else 1.0
+            return 2.0 if getattr(combination, "settings", ()) else 1.0
 
     assert SAVING not in {label for label, _ in asked(Backwards())}
     assert SAVING in {label for label, _ in asked(Backwards(), leave_out=False)}

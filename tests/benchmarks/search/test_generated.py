@@ -73,7 +73,7 @@ def test_comparisons_cover_each_setting_alone_at_a_batch_where_plain_training_ra
     assert is_plain(plain)
     found = list(comparisons(problem, Batches(problem), plain, 0))
     assert found
-    assert all(len(one.combination.uses) == 1 and one.combination.gpu_count == 1 for one in found)
+    assert all(len(one.combination.settings) == 1 and one.combination.gpu_count == 1 for one in found)
     assert {one.attributes["micro_batch"] for one in found} == {2}
     assert all(one.attributes["largest_batch"] >= 2 for one in found)
     for one in found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 from benchmarks.search import in_pairs
 from benchmarks.search.batches import Batches
@@ -17,8 +17,8 @@ NAME = "ours, model, compared in pairs"
 
 
 def using(gpu_count: int = 1, **levels: str) -> Combination:
-    uses = (MethodUse(name=name, parameters={"level": level}) for name, level in sorted(levels.items()))
-    return Combination(tuple(uses), gpu_count)
+    settings = (MethodSetting(name=name, parameters={"level": level}) for name, level in sorted(levels.items()))
+    return Combination(tuple(settings), gpu_count)
 
 
 ONE = using(8, compile="default", precision="bf16", sharding="ddp")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from advisor.methods.use import MethodUse
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 from benchmarks.json_lines import append
 from benchmarks.search.in_turn import ratio_of, time_in_turn
@@ -27,8 +27,8 @@ def estimate(rate: float, error: float, batch: int = 4) -> Estimate:
     return Estimate(combination=PLAIN, batch=batch, rate=rate, error=error)
 
 
-def paired(*uses: MethodUse, batch: int, ratio: float, error: float = 0.01) -> Paired:
-    return Paired(uses=uses, batch=batch, ratio=ratio, error=error, blocks=8, seconds=1.0)
+def paired(*settings: MethodSetting, batch: int, ratio: float, error: float = 0.01) -> Paired:
+    return Paired(settings=settings, batch=batch, ratio=ratio, error=error, blocks=8, seconds=1.0)
 
 
 def test_possible_winners_are_within_two_standard_errors_of_the_best() -> None:
@@ -72,7 +72,7 @@ def test_a_replay_may_use_other_noise_than_the_recording() -> None:
 
 def test_a_combination_alternates_with_plain_training() -> None:
     lines = time_in_turn(SMOKE.workload, (CHECKPOINT,), [4, 8], reference_batch=2, seconds=0.1)
-    assert [(line.batch, line.uses) for line in lines] == [(8, (CHECKPOINT,)), (4, (CHECKPOINT,))]
+    assert [(line.batch, line.settings) for line in lines] == [(8, (CHECKPOINT,)), (4, (CHECKPOINT,))]
     assert all(line.blocks >= 8 and line.ratio > 1 and line.seconds >= 0.1 for line in lines)
 
 
@@ -82,7 +82,7 @@ def test_the_command_extends_a_table_and_compresses_it(tmp_path: Path) -> None:
     lines: list[Line] = [
         header(workload=SMOKE.name, axes=header().axes),
         msgspec.structs.replace(timed(batch=4, reference=True), spread=0.2),
-        *(line for uses in ((), (CHECKPOINT,), (FUSED,), (CHECKPOINT, FUSED)) for line in (sized(*uses),)),
+        *(line for settings in ((), (CHECKPOINT,), (FUSED,), (CHECKPOINT, FUSED)) for line in (sized(*settings),)),
         timed(CHECKPOINT, batch=4),
         msgspec.structs.replace(timed(batch=4), step_seconds=90.0),  # a hundredth of the rate: not a contender
     ]
@@ -93,5 +93,5 @@ def test_the_command_extends_a_table_and_compresses_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (added,) = read(path)[len(lines) :]
     assert isinstance(added, Paired)
-    assert (added.uses, added.batch) == ((CHECKPOINT,), 4)
+    assert (added.settings, added.batch) == ((CHECKPOINT,), 4)
     assert (tmp_path / "smoke-cpu.jsonl.gz").exists()

@@ -27,12 +27,17 @@ def test_recordings_are_read_back_without_the_drift() -> None:
     table = Table(complete())
     # The middle of the table is the reference speed: there, plain training took the median of its repetitions.
     middle = 1.5
-    for uses, batches in (((), (4, 8)), ((CHECKPOINT,), (12, 24)), ((FUSED,), (4, 8)), ((CHECKPOINT, FUSED), (12, 24))):
+    for settings, batches in (
+        ((), (4, 8)),
+        ((CHECKPOINT,), (12, 24)),
+        ((FUSED,), (4, 8)),
+        ((CHECKPOINT, FUSED), (12, 24)),
+    ):
         for batch in batches:
-            combination = Combination(uses)
+            combination = Combination(settings)
             assert table.outcome(combination, batch) is Outcome.OK
-            assert table.seconds(combination, batch) == pytest.approx(middle * seconds_of(uses, batch))
-            assert table.peak_bytes(combination, batch) == bytes_of(uses, batch)
+            assert table.seconds(combination, batch) == pytest.approx(middle * seconds_of(settings, batch))
+            assert table.peak_bytes(combination, batch) == bytes_of(settings, batch)
     assert table.best[:2] == ("checkpoint(every=1) + fused_optimizer", 24)
     assert table.best_rate == pytest.approx(24 / 3.18 / middle)
     assert table.policies == 8
@@ -60,8 +65,8 @@ def test_a_batch_out_of_memory_bounds_what_runs(outcome: Outcome) -> None:
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.DIVERGED])
 def test_a_failed_combination_fails_the_same_way_at_every_batch(outcome: Outcome) -> None:
     own = (FUSED,)
-    lines = [line for line in complete() if not (isinstance(line, Sized | Timed) and line.uses == own)]
-    table = Table([*lines, Sized(uses=own, outcome=outcome.value, reason="it does not", last=True)])
+    lines = [line for line in complete() if not (isinstance(line, Sized | Timed) and line.settings == own)]
+    table = Table([*lines, Sized(settings=own, outcome=outcome.value, reason="it does not", last=True)])
     assert table.outcome(Combination(own), 1) is outcome
     assert table.rate(Combination(own), 1) == 0
     assert table.forecast(Combination(own)) is None
@@ -71,7 +76,7 @@ def test_a_failed_combination_fails_the_same_way_at_every_batch(outcome: Outcome
 
 def test_profiling_runs_that_predict_no_batch_mean_that_none_fits() -> None:
     own = (FUSED,)
-    lines = [line for line in complete() if not (isinstance(line, Sized | Timed) and line.uses == own)]
+    lines = [line for line in complete() if not (isinstance(line, Sized | Timed) and line.settings == own)]
     assert Table([*lines, sized(*own)]).outcome(Combination(own), 1) is Outcome.OUT_OF_MEMORY
 
 

@@ -22,7 +22,7 @@ SAVING = CHECKPOINT.label
 
 def test_a_trial_that_runs_out_of_memory_or_crashes_counts_like_any_other() -> None:
     trials = Trials(Toy(crashes=SAVING), 3, seed=0)
-    checkpointing = next(one for one in trials.problem.space.combinations() if one.uses)
+    checkpointing = next(one for one in trials.problem.space.combinations() if one.settings)
     trials.run(PLAIN, 21)
     trials.run(checkpointing, 1)
     trials.run(PLAIN, 10)
@@ -82,7 +82,7 @@ def test_quantiles_include_seeds_that_never_converge() -> None:
 def test_forecasts_learn_from_trials_for_every_combination() -> None:
     toy = Toy(limit=40, promised=0.5, largest_batch=200)
     batches, trials = Batches(toy), Trials(toy, 10, seed=0)
-    checkpointing = next(one for one in toy.space.combinations() if one.uses)
+    checkpointing = next(one for one in toy.space.combinations() if one.settings)
     assert batches.largest(PLAIN) == 72, "twice what fits, less the margin"
     (result,) = trials.run(PLAIN, 72)
     batches.learn(result)
@@ -135,7 +135,7 @@ def test_ours_takes_batches_from_the_forecast_and_times_half_too() -> None:
 
 def test_certain_leaders_are_not_repeated_and_lucky_ones_are() -> None:
     sure, doubting = (Trials(Lucky(always=False), 2, seed=0) for _ in range(2))
-    checkpointing = next(one for one in sure.problem.space.combinations() if one.uses)
+    checkpointing = next(one for one in sure.problem.space.combinations() if one.settings)
     for trials, of_plain in ((sure, 50.0), (doubting, 5.0)):
         trials.run(PLAIN, 5)
         trials.run(checkpointing, 20)

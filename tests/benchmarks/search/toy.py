@@ -62,7 +62,7 @@ class Toy:
         return MemoryModel(lines=(passes,), time=Line(0.0, 0.0))
 
     def _bytes(self, combination: Combination) -> float:
-        return 0.1 if combination.uses else 1.0
+        return 0.1 if combination.settings else 1.0
 
     def _outcome(self, combination: Combination, batch: int) -> Outcome:
         if combination.label == self._crashes:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["MethodUse", "ParameterValue", "Parameters", "use"]
+__all__ = ["MethodSetting", "ParameterValue", "Parameters", "use"]
 
 ParameterValue = bool | int | float | str
 Parameters = Mapping[str, ParameterValue]
 """Name -> value, for every parameter that a method declares."""
 
 
-class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+class MethodSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One method of the catalogue, with a value for every parameter that it declares."""
 
     name: str
@@ -29,6 +29,6 @@ class MethodUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return f"{self.name}({inside})"
 
 
-def use(name: str, **parameters: ParameterValue) -> MethodUse:
-    """Short form of :class:`MethodUse`, as emitted wrappers write it."""
-    return MethodUse(name=name, parameters=parameters)
+def use(name: str, **parameters: ParameterValue) -> MethodSetting:
+    """Short form of :class:`MethodSetting`, as emitted wrappers write it."""
+    return MethodSetting(name=name, parameters=parameters)
