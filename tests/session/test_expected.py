@@ -69,17 +69,42 @@ def test_a_combination_whose_lines_run_parallel_keeps_its_speedup_at_every_batch
         assert expected(compared(), batch=batch).expected_samples_per_second == pytest.approx(2 * plain_rate)
 
 
-def test_of_what_the_lines_say_of_larger_batches_half_is_believed() -> None:
+def test_what_the_lines_say_of_the_next_batch_is_believed_in_part_and_doubted() -> None:
     """By its line it becomes faster beside plain training: from as fast at 4 samples to an eighth faster at 8."""
     found = expected(compared(fixed=0.2, growing=0.075), batch=8)
-    assert found.expected_samples_per_second == pytest.approx(2 * math.sqrt(0.9 / 0.8) * 8 / 0.9)
-    assert found.expected_error > expected(compared(), batch=8).expected_error, "and the other half is doubted"
+    rate = 2 * 8 / 0.9
+    assert rate < found.expected_samples_per_second < rate * 0.9 / 0.8
+    assert found.expected_error > expected(compared(fixed=0.2, growing=0.075), batch=4).expected_error
 
 
-def test_no_line_promises_more_than_the_square_root_of_the_batch() -> None:
-    """By its line it would be eight times as fast beside plain training at 64 samples as at 4."""
-    found = expected(compared(fixed=0.96, growing=0.01), batch=64)
-    assert found.expected_samples_per_second == pytest.approx(2 * math.sqrt(math.sqrt(64 / 4)) * 64 / 6.5)
+def test_two_small_batches_say_little_of_a_large_one() -> None:
+    """Trap: steps of 2 and 4 samples promised 1.28 times the leader at 32, where 0.85 times was measured."""
+    fixed, growing = 0.2, 0.075
+    shares = []
+    for batch in (8, 16, 32, 64):
+        rate = 2 * batch / (0.1 + 0.1 * batch)
+        by_lines = math.log((0.1 + 0.1 * batch) / (fixed + growing * batch))
+        found = expected(compared(fixed=fixed, growing=growing), batch=batch)
+        shares.append(math.log(found.expected_samples_per_second / rate) / by_lines)
+    assert min(shares) > 0
+    assert max(shares) < 1 / 3
+
+
+def test_a_line_that_misses_what_is_known_of_plain_training_is_not_believed() -> None:
+    """Both were measured while the machine was slower at one of the batches."""
+    own = compared(fixed=0.2, growing=0.075)
+    as_drawn, missed = (MemoryModel.fit(PLAIN).timed(batch, 1, seconds) for batch, seconds in ((16, 1.7), (16, 1.0)))
+    believed, doubted = (
+        expected(own, batch=16, model=model).expected_samples_per_second * model.seconds(16) / (2 * 16)
+        for model in (as_drawn, missed)
+    )
+    assert believed > 1.01 * doubted >= 1.0
+
+
+def test_no_line_promises_more_than_the_batch_grows() -> None:
+    """By its line, which falls, it would be much more than sixteen times as fast at 64 samples as at 4."""
+    found = expected(compared(fixed=1.0, growing=-0.015), batch=64)
+    assert 2 * 64 / 6.5 < found.expected_samples_per_second < 2 * (64 / 4) * 64 / 6.5
 
 
 def test_the_line_goes_through_the_comparison_where_that_was_well_above_the_profiling_runs() -> None:
@@ -89,8 +114,8 @@ def test_the_line_goes_through_the_comparison_where_that_was_well_above_the_prof
     through = 0.16, 4.1 / 2  # seconds at 4 samples, and at 40 by the speedup
     slope = (through[1] - through[0]) / 36
     growth = math.log(25.7 / (through[1] + slope * 216)) - math.log(2)
-    assert found.expected_samples_per_second == pytest.approx(2 * math.exp(growth / 2) * 256 / 25.7)
     assert abs(growth) < 0.05
+    assert found.expected_samples_per_second == pytest.approx(2 * 256 / 25.7, rel=abs(growth))
 
 
 def test_a_falling_line_of_plain_training_is_not_believed() -> None:
@@ -115,9 +140,7 @@ def test_a_surer_comparison_makes_a_surer_forecast_and_none_is_perfect() -> None
 
 @pytest.mark.parametrize("own", [PLAIN, compared()], ids=["plain", "compared"])
 def test_forecasts_beyond_what_was_timed_are_doubted_for_every_doubling(own: Sizing) -> None:
-    errors = [expected(own, batch=batch).expected_error for batch in (2, 4, 8, 64)]
-    assert errors[0] == errors[1]
-    assert errors[1:] == sorted(errors[1:])
-    assert errors[3] > errors[2] > errors[1]
+    errors = [expected(own, batch=batch).expected_error for batch in (4, 8, 64)]
+    assert errors[2] > errors[1] > errors[0]
     timed = MemoryModel.fit(PLAIN).timed(64, 1, 6.5)
-    assert expected(own, batch=64, model=timed).expected_error == pytest.approx(errors[1])
+    assert errors[0] <= expected(own, batch=64, model=timed).expected_error < errors[2], "plain training is known there"

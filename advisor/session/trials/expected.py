@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from advisor.decide.candidate import Comparison
 from advisor.measure.measurement import Sizing
 from advisor.policy.policy import Policy
@@ -12,10 +14,12 @@ from advisor.search.sizing.memory_model import MemoryModel
 
 __all__ = ["ERROR_PER_DOUBLING", "FORECAST_ERROR", "expected_at", "seconds_at"]
 
-_CURVATURE = 0.5
-"""Share of a trend between profiling runs that is extrapolated to larger batches; the rest counts as uncertain. Two
-points at small batches are known to within a few percent each, and a line through them is eight times as far off at
-eight times the batch."""
+_GROWTH_PER_DOUBLING = 0.05
+"""How much the log of a speedup usually changes when the batch doubles, before anything is known of it. A faster
+optimizer loses about twice that while its step is half of plain training's."""
+
+_STEP_ERROR = 0.07
+"""Relative standard error of a profiling run's one timed step."""
 
 _WELL_ABOVE = 2
 """Multiple of the largest profiling run's batch."""
@@ -52,9 +56,10 @@ def expected_at(
             speedup = reference_model.seconds(last.micro_batch) / last.step_seconds
             errors.append(_UNPAIRED_ERROR)
         there = seconds_at(reference_model, compared_at)
-        growth = _growth(own, reference, compared_at, batch, own_seconds=there / speedup, other_seconds=there)
+        lines = _line(own, compared_at, there / speedup), _line(reference, compared_at, there)
+        growth, error = _growth(*lines, compared_at, batch, known=seconds / passes)
         speedup *= math.exp(growth)
-        errors.append(growth)
+        errors.append(error)
     return Comparison(
         speedup=last.speedup,
         beside=beside,
@@ -78,20 +83,58 @@ def seconds_at(model: MemoryModel, batch: int) -> float:
 
 
 def _growth(
-    own: Sizing, reference: Sizing, here: int, there: int, *, own_seconds: float, other_seconds: float
-) -> float:
-    """Expected change of a log speedup from one batch to another; zero where a line has a single point."""
-    mine, others = _line(own, here, own_seconds), _line(reference, here, other_seconds)
-    if mine is None or others is None:
-        return 0.0
-    ratios = [others.at(size) / mine.at(size) if mine.at(size) > 0 else 0.0 for size in (there, here)]
+    mine: _Extrapolation | None, others: _Extrapolation | None, here: int, there: int, *, known: float
+) -> tuple[float, float]:
+    """Expected change of a log speedup from one batch to another, and its standard error.
+
+    Lines through two small batches say little about a batch ten times as large: a speedup changes as much as they say
+    only as far as their error is small beside the usual change. How far the other's line misses its time that is
+    known there shows that error as well.
+
+    Args:
+        mine: Step seconds of the combination; ``None`` if too little is known.
+        others: The same of what it is compared with.
+        here: Batch of the comparison.
+        there: The other batch.
+        known: Step seconds of the other there, which do not come from this line alone.
+    """
+    usual = _GROWTH_PER_DOUBLING * abs(math.log2(there / here))
+    if usual == 0 or mine is None or others is None:
+        return 0.0, usual
+    ratios = [others.line.at(size) / mine.line.at(size) if mine.line.at(size) > 0 else 0.0 for size in (there, here)]
     if min(ratios) <= 0:
-        return 0.0
-    most = math.log(max(there, here) / min(there, here)) / 2
-    return _CURVATURE * min(most, max(-most, math.log(ratios[0] / ratios[1])))
+        return 0.0, usual
+    most = math.log(max(there, here) / min(there, here))
+    seen = min(most, max(-most, math.log(ratios[0] / ratios[1])))
+    error = math.hypot(mine.error_at(there), others.error_at(there), math.log(others.line.at(there) / known))
+    believed = usual**2 / (usual**2 + error**2)
+    return believed * seen, math.sqrt(believed) * error
 
 
-def _line(sizing: Sizing, here: int, seconds: float) -> Line | None:
+class _Extrapolation(msgspec.Struct, frozen=True):
+    """A line through two batches.
+
+    Attributes:
+        line: Seconds against the batch.
+        smaller: The smaller batch, and the larger.
+        larger: Where the error is that of a single step, as at the smaller one.
+    """
+
+    line: Line
+    smaller: int
+    larger: int
+
+    def error_at(self, batch: int) -> float:
+        """Relative standard error of the line at a batch."""
+        width = self.larger - self.smaller
+        errors = [
+            _STEP_ERROR * self.line.at(near) * (batch - far) / width
+            for near, far in ((self.smaller, self.larger), (self.larger, self.smaller))
+        ]
+        return math.hypot(*errors) / self.line.at(batch)
+
+
+def _line(sizing: Sizing, here: int, seconds: float) -> _Extrapolation | None:
     """Step seconds against the batch; from the largest profiling run to the comparison if that was well above it.
 
     A line through two small batches with nearly equal steps says nothing about a batch ten times as large.
@@ -99,5 +142,7 @@ def _line(sizing: Sizing, here: int, seconds: float) -> Line | None:
     last = sizing.points[-1]
     if here >= _WELL_ABOVE * last.micro_batch:
         slope = (seconds - last.step_seconds) / (here - last.micro_batch)
-        return Line(seconds - slope * here, slope)
-    return MemoryModel.fit(sizing).time if len(sizing.points) > 1 else None
+        return _Extrapolation(Line(seconds - slope * here, slope), last.micro_batch, here)
+    if len(sizing.points) < 2:
+        return None
+    return _Extrapolation(MemoryModel.fit(sizing).time, sizing.points[-2].micro_batch, last.micro_batch)
