@@ -23,7 +23,7 @@ _TUNE = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
-       momadvise export POLICY --to NAME   a policy as a trainer's own settings
+       momadvise export POLICY         a policy as the settings of a trainer
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices, their memory and rates
 

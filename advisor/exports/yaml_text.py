@@ -38,7 +38,7 @@ def changed_yaml(text: str, changes: Iterable[Change]) -> str:
 
 def repeated_key(text: str) -> str:
     """A key that stands twice in one mapping, of which readers take the last in silence; empty if there is none."""
-    waiting: list[yaml.Node] = [yaml.compose(text, yaml.SafeLoader)]
+    waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, yaml.MappingNode):

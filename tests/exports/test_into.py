@@ -11,7 +11,7 @@ import yaml
 from advisor.errors import OptionError
 from advisor.exports.config_file import patched_file
 from advisor.exports.export import export_policy
-from advisor.exports.targets import get_target
+from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting, use
 from tests.exports.policies import file_of
 
