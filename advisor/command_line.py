@@ -27,10 +27,9 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices, their memory and rates
 
-Measures on your own devices how to train MODEL (a Python file with
-build_model() and make_batch(batch_size), or hf:TYPE, or a config.json), and
-writes policy.yaml and wrapper.py, which apply what it found. Ctrl-C keeps the
-best so far; the same command again continues.
+Measures on your own devices how to train MODEL (a file with build_model() and
+make_batch(batch_size), or hf:TYPE, or a config.json), and writes policy.yaml
+and wrapper.py, which apply it. Ctrl-C keeps the best; the same command continues.
 
 {sections}
   --version, -h, --help
