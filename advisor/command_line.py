@@ -29,7 +29,7 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
 
 Measures on your own devices how to train MODEL (a file with build_model() and
 make_batch(batch_size), or hf:TYPE, or a config.json), and writes policy.yaml
-and wrapper.py, which apply it. Ctrl-C keeps the best; the same command continues.
+and wrapper.py, which apply it. Ctrl-C keeps the best; the same command goes on.
 
 {sections}
   --version, -h, --help
