@@ -27,9 +27,9 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise hardware              the devices, their memory and rates
 
 Measures on your own devices how to train MODEL (a Python file with
-build_model() and make_batch(batch_size), or hf:TYPE, or a config.json), and
-writes policy.yaml and wrapper.py, which apply what it found. Ctrl-C keeps the
-best so far; the same command again continues.
+build_model() and make_batch(batch_size), or hf:TYPE, hf:ORG/NAME on the hub, or
+a config.json), and writes policy.yaml and wrapper.py, which apply what it
+found. Ctrl-C keeps the best so far; the same command again continues.
 
 {sections}
   --version, -h, --help

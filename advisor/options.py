@@ -11,7 +11,18 @@ from typing import Literal, NamedTuple
 __all__ = ["GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
 
 Kind = Literal[
-    "text", "path", "names", "count", "number", "bytes", "duration", "devices", "throughput", "price", "switch"
+    "text",
+    "path",
+    "policy",
+    "names",
+    "count",
+    "number",
+    "bytes",
+    "duration",
+    "devices",
+    "throughput",
+    "price",
+    "switch",
 ]
 """How a value is read."""
 
@@ -75,6 +86,17 @@ _DEVICE = Option("--device", "NAME", "cpu, cuda or cuda:1 (default: the first GP
 _MEMORY_LIMIT = Option(
     "--memory-limit", "SIZE", "per device, such as 8GiB (default: the free memory)", "bytes", field="memory_limit_bytes"
 )
+_BATCH = Option(
+    "--batch",
+    "N",
+    "samples per forward pass today (default: BATCH_SIZE of the file)",
+    "count",
+    field="stated.batch_size",
+)
+_TOKENS = Option("--tokens", "N", "of each sample of a Hugging Face model", "count", field="stated.tokens")
+_IMAGE_SIZE = Option(
+    "--image-size", "N", "pixels per side of a Hugging Face model's images", "count", field="stated.image_size"
+)
 _JSON = Option("--json", "", "print the result as JSON on stdout, and nothing else", "switch", in_library=False)
 
 _FLOOR = Option(
@@ -116,6 +138,10 @@ _SHARED = (
     ),
     _DEVICE,
     _MEMORY_LIMIT,
+    _BATCH,
+    _TOKENS,
+    _IMAGE_SIZE,
+    Option("--baseline", "FILE", "a policy.yaml: what you train with today (default: plain training)", "policy"),
     Option("--global-batch", "N", "keep N samples per optimizer step", "count"),
     Option(
         "--fidelity",
@@ -170,8 +196,10 @@ PREDICT = (
             _DEVICE,
             Option("--profile", "NAME", "a GPU that is not here, such as h200 or h100_80gb"),
             _MEMORY_LIMIT,
+            _TOKENS,
+            _IMAGE_SIZE,
             _JSON,
         ),
     ),
 )
-VERIFY = (Section("options", _each(_DEVICE, _MEMORY_LIMIT, _JSON)),)
+VERIFY = (Section("options", _each(_DEVICE, _MEMORY_LIMIT, _TOKENS, _IMAGE_SIZE, _JSON)),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import NOT_FINITE, drift_tolerance, within_tolerance
 from advisor.decide.guard import observed_class, why_worse
 from advisor.decide.score import maximizes, score
@@ -68,6 +68,8 @@ def _why_not_confirmed(candidate: Candidate) -> str | None:
 
 def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
     """Why the comparison with the reference run rules it out, or without one its first losses."""
+    if goal.own_settings and candidate.role is Role.BASELINE:
+        return None  # it is what somebody trains with
     declared, guard = candidate.fidelity, candidate.guard
     if guard is not None:
         observed = observed_class(declared, guard)

@@ -25,28 +25,26 @@ class Head(NamedTuple):
     name: str
     mapping: str
     builder: str
-    reads: str = "text"
+    reads: str
 
 
 _CAUSAL, _MASKED, _BOTH_SIDES = "causal language model", "masked language model", "sequence-to-sequence model"
 
-_HEADS = (
-    Head(_CAUSAL, "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "AutoModelForCausalLM"),
-    Head(_MASKED, "MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM"),
-    Head(_BOTH_SIDES, "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "AutoModelForSeq2SeqLM"),
-    Head("image classifier", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForImageClassification", "image"),
-    Head(
-        "semantic segmentation model",
-        "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES",
-        "AutoModelForSemanticSegmentation",
-        "image",
-    ),
-    Head("speech-to-text model", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "AutoModelForSpeechSeq2Seq", "sound"),
-    Head("CTC speech recognizer", "MODEL_FOR_CTC_MAPPING_NAMES", "AutoModelForCTC", "sound"),
-    Head("audio classifier", "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES", "AutoModelForAudioClassification", "sound"),
-    Head("text classifier", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForSequenceClassification"),
-    Head("token classifier", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES", "AutoModelForTokenClassification"),
-    Head("question answering model", "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES", "AutoModelForQuestionAnswering"),
+_HEADS = tuple(
+    Head(name, f"MODEL_FOR_{mapping}_MAPPING_NAMES", f"AutoModelFor{builder}", reads)
+    for name, mapping, builder, reads in (
+        (_CAUSAL, "CAUSAL_LM", "CausalLM", "text"),
+        (_MASKED, "MASKED_LM", "MaskedLM", "text"),
+        (_BOTH_SIDES, "SEQ_TO_SEQ_CAUSAL_LM", "Seq2SeqLM", "text"),
+        ("image classifier", "IMAGE_CLASSIFICATION", "ImageClassification", "image"),
+        ("semantic segmentation model", "SEMANTIC_SEGMENTATION", "SemanticSegmentation", "image"),
+        ("speech-to-text model", "SPEECH_SEQ_2_SEQ", "SpeechSeq2Seq", "sound"),
+        ("CTC speech recognizer", "CTC", "CTC", "sound"),
+        ("audio classifier", "AUDIO_CLASSIFICATION", "AudioClassification", "sound"),
+        ("text classifier", "SEQUENCE_CLASSIFICATION", "SequenceClassification", "text"),
+        ("token classifier", "TOKEN_CLASSIFICATION", "TokenClassification", "text"),
+        ("question answering model", "QUESTION_ANSWERING", "QuestionAnswering", "text"),
+    )
 )
 """Where a config names no class, the first that its type has is taken."""
 

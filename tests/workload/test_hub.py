@@ -56,7 +56,9 @@ def test_only_the_content_of_its_config_counts(offline: Path) -> None:
 
 
 def test_without_network_and_cache_the_error_says_three_ways_on(offline: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"'hf:org/name' must be .* HF_HUB_OFFLINE or .*config.json.*hf download org/name"):
+    with pytest.raises(
+        WorkloadError, match=r"'hf:org/name' must be .* HF_HUB_OFFLINE or .*config.json.*hf download org"
+    ):
         resolve_source("hf:org/name")
 
 
@@ -93,7 +95,7 @@ def test_a_revision_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         raise _of_hub(errors.RevisionNotFoundError)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    with pytest.raises(WorkloadError, match="the repository has no 'v9'. Leave it out"):
+    with pytest.raises(WorkloadError, match=r"the repository has no 'v9'\. Leave it out"):
         resolve_source("hf:org/name@v9")
 
 
