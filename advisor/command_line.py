@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
-from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
+from advisor.options import EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
 from advisor.text.printable import printable
 
-__all__ = ["EXIT_USER_ERROR", "Parser", "complain", "predict_parser", "tune_parser", "verify_parser"]
+__all__ = ["EXIT_USER_ERROR", "Parser", "complain", "export_parser", "predict_parser", "tune_parser", "verify_parser"]
 
 EXIT_USER_ERROR = 2
 
@@ -23,6 +23,7 @@ _TUNE = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
+       momadvise export POLICY --to NAME   a policy as a trainer's own settings
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices, their memory and rates
 
@@ -62,6 +63,21 @@ memory and speed in turn with plain training. It keeps nothing.
 
 Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
 (plain training does not run, or time ran out), 2 a mistake that you can fix.
+"""
+
+_EXPORT = """\
+usage: momadvise export POLICY --to NAME [--into FILE] [options]
+
+Writes POLICY, a policy.yaml, as the configuration of a trainer that you have.
+Every key is written, because what trainers do by themselves is not plain
+training. The configuration goes to stdout; stderr says what became of each
+part of the policy: exported, approximated (and in what), or needs the adapter.
+
+{sections}
+  -h, --help
+
+Exit status: 0 done, 3 --strict and not all of it is exported, 2 a mistake that
+you can fix.
 """
 
 
@@ -127,6 +143,11 @@ def predict_parser() -> Parser:
 def verify_parser() -> Parser:
     """The parser of ``momadvise verify POLICY MODEL``."""
     return Parser("momadvise verify", _VERIFY, VERIFY, {"policy": None, "model": None})
+
+
+def export_parser() -> Parser:
+    """The parser of ``momadvise export POLICY --to NAME``."""
+    return Parser("momadvise export", _EXPORT, EXPORT, {"policy": None})
 
 
 def complain(message: str) -> None:

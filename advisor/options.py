@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
+__all__ = ["EXPORT", "GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
 
 Kind = Literal[
     "text",
@@ -203,3 +203,20 @@ PREDICT = (
     ),
 )
 VERIFY = (Section("options", _each(_DEVICE, _MEMORY_LIMIT, _TOKENS, _IMAGE_SIZE, _JSON)),)
+EXPORT = (
+    Section(
+        "options",
+        _each(
+            Option(
+                "--to",
+                "NAME",
+                "hf (TrainingArguments), accelerate, deepspeed, lightning, torchtitan, axolotl or llamafactory",
+                choices=("hf", "accelerate", "deepspeed", "lightning", "torchtitan", "axolotl", "llamafactory"),
+            ),
+            Option("--into", "FILE", "change this configuration; its comments, order and other keys stay", "path"),
+            Option("--max-grad-norm", "X", "clip gradients to this norm (default: do not, or as FILE does)", "number"),
+            Option("--strict", "", "change and print nothing unless the whole policy is exported", "switch"),
+            _JSON,
+        ),
+    ),
+)
