@@ -7,8 +7,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from advisor.decide.answer import Answer
 from advisor.errors import OptionError
+from advisor.exports.trainer_file import TrainerFile, read_trainer_file
 from advisor.goal import Fidelity, GoalKind, Preference, Price
 from advisor.goal_text import parse_floor, parse_gpu_counts
 from advisor.options import GOAL, TUNE, Option, options_of
@@ -23,7 +26,7 @@ from advisor.text.units import MOST_BYTES, parse_bytes, parse_duration
 from advisor.workload.function_source import source_from_functions
 from advisor.workload.importing import refuse_while_importing
 from advisor.workload.source import resolve_source, stating
-from advisor.workload.workload import FUNCTIONS, Stated, WorkloadSource
+from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +61,7 @@ def tune(
     tokens: int | None = None,
     image_size: int | None = None,
     baseline: str | os.PathLike[str] | None = None,
+    from_: str | os.PathLike[str] | None = None,
     global_batch: int | None = None,
     gpus: int | str | Iterable[int] | None = None,
     nnodes: int | None = None,
@@ -109,6 +113,8 @@ def tune(
         image_size: Pixels per side of a Hugging Face model's images.
         baseline: A ``policy.yaml``: what you train with today (default: plain training). A policy that accumulates
             keeps its number of samples per step, unless ``global_batch`` says another.
+        from_: Or your axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed configuration: what it says of
+            methods, batch, clipping and devices is the baseline. The model that it names is taken if none is given.
         global_batch: Keep N samples per optimizer step.
         gpus: How many devices may train together (default: 1; for ``cheapest``, and on N machines, 1,2,4,... up to
             all): ``2``, ``(1, 2, 4)`` or ``"1,2,4"``.
@@ -156,13 +162,22 @@ def _source(model: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> W
 
 def _request(given: Mapping[str, Any]) -> TuneRequest:
     """What is asked for, as the table of options says how to read it and where it goes."""
-    source = _source(given["model"], given)
     records: dict[str, dict[str, Any]] = {"": {}, "nodes": {}, "preference": {}, "stated": {}}
+    trainer = _trainer_file(given)
+    model = given["model"]
+    if trainer is not None:
+        model = model or _model_of(trainer, given)
+        records["stated"] = msgspec.structs.asdict(trainer.stated)
+    source = _source(model, given)
+    if source.kind is not WorkloadKind.HUGGING_FACE:
+        records["stated"].pop("tokens", None)  # its own make_batch decides
     for option in (GOAL, *options_of(*TUNE)):
-        value = given.get(option.keyword)
+        value = given.get(option.keyword) if option.keyword != "from_" else None
         if value is not None or (option.default is not None and option.in_library):
             record, _, field = (option.field or option.keyword).rpartition(".")
             records[record][field] = _read(value, option)
+    if trainer is not None:
+        records[""]["baseline"] = trainer.baseline
     own = records[""].get("baseline")
     if own is not None and own.policy.gpu_count > 1:
         records[""].setdefault("gpu_counts", (own.policy.gpu_count,))
@@ -174,6 +189,30 @@ def _request(given: Mapping[str, Any]) -> TuneRequest:
         wait=given["wait"],
         **records[""],
     )
+
+
+def _trainer_file(given: Mapping[str, Any]) -> TrainerFile | None:
+    """The configuration of a trainer, if one is given."""
+    if given["from_"] is None:
+        return None
+    if given["baseline"] is not None:
+        raise OptionError("The baseline must be one, but --baseline and --from are given. Leave one of them out.")
+    counts = None if given["gpus"] is None else parse_gpu_counts(given["gpus"])
+    batch = None if given["batch"] is None else whole(given["batch"], "--batch")
+    path = path_of(given["from_"], "--from", OptionError)
+    return read_trainer_file(path, gpu_count=counts[0] if counts and len(counts) == 1 else None, batch=batch)
+
+
+def _model_of(trainer: TrainerFile, given: Mapping[str, Any]) -> str | None:
+    """The model that a trainer's configuration names; ``None`` where functions are given."""
+    if any(given[name] is not None for name in FUNCTIONS):
+        return None
+    if not trainer.model:
+        raise OptionError(
+            f"A model must be given where the configuration names none, but {trainer.baseline.origin} does not. Give "
+            "MODEL too: a Python file, hf:TYPE, hf:ORG/NAME or a config.json."
+        )
+    return trainer.model
 
 
 def _read(value: Any, option: Option) -> Any:

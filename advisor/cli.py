@@ -111,7 +111,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _advise(options: argparse.Namespace) -> int:
     if options.node_rank:
         return _follow(options)
-    if options.model is None:
+    if options.model is None and options.from_ is None:
         tune_parser().error("a model is needed: a Python file, hf:TYPE, hf:ORG/NAME or a config.json")
     return _tune(options)
 

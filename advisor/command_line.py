@@ -106,10 +106,16 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(name, metavar=name.upper(), nargs=times)
         for option in (*unlisted, *options_of(*sections)):
             if option.kind == "switch":
-                self.add_argument(option.flag, action="store_true")
+                self.add_argument(option.flag, dest=option.keyword, action="store_true")
             else:
                 number = {"count": int, "number": float, "price": float}.get(option.kind, str)
-                self.add_argument(option.flag, type=number, default=option.default, choices=option.choices or None)
+                self.add_argument(
+                    option.flag,
+                    dest=option.keyword,
+                    type=number,
+                    default=option.default,
+                    choices=option.choices or None,
+                )
 
     def format_help(self) -> str:
         """Its help."""

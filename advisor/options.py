@@ -6,6 +6,7 @@ has no slow imports: ``momadvise --help`` reads it.
 
 from __future__ import annotations
 
+from keyword import iskeyword
 from typing import Literal, NamedTuple
 
 __all__ = ["EXPORT", "GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
@@ -55,7 +56,8 @@ class Option(NamedTuple):
     @property
     def keyword(self) -> str:
         """Its name as an argument."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        name = self.flag.removeprefix("--").replace("-", "_")
+        return f"{name}_" if iskeyword(name) else name
 
 
 class Section(NamedTuple):
@@ -142,6 +144,13 @@ _SHARED = (
     _TOKENS,
     _IMAGE_SIZE,
     Option("--baseline", "FILE", "a policy.yaml: what you train with today (default: plain training)", "policy"),
+    Option(
+        "--from",
+        "FILE",
+        "or your axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed configuration",
+        "path",
+        field="baseline",
+    ),
     Option("--global-batch", "N", "keep N samples per optimizer step", "count"),
     Option(
         "--fidelity",

@@ -49,6 +49,9 @@ def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
     peak, limit = candidate.measured.memory.peak_bytes, goal.limit_on(candidate.policy.gpu_count)
     if peak > limit:
         return f"peak {format_bytes(peak)} is above the limit {format_bytes(limit)}"
+    missing = [name for name in goal.kept_methods if name not in {one.name for one in candidate.policy.methods}]
+    if missing:
+        return f"without {' and '.join(missing)} something else is learned than with your own settings"
     if goal.global_batch is not None and candidate.policy.global_batch != goal.global_batch:
         return f"its global batch {candidate.policy.global_batch} is not the {goal.global_batch} that was asked for"
     return None

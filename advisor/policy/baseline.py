@@ -18,11 +18,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         policy: The methods and the batch.
         origin: Where they were read, in words: ``"policy.yaml"``.
         notes: What the policy does not say of them, or only nearly.
+        states_batch: Whether the batch is known; else it is the workload's own.
     """
 
     policy: Policy
     origin: str
     notes: tuple[str, ...] = ()
+    states_batch: bool = True
 
 
 def baseline_of_file(path: str) -> Baseline:

@@ -52,6 +52,7 @@ GIVEN: dict[str, tuple[list[str], dict[str, Any]]] = {
     "tokens": (["--tokens=64"], {"tokens": 64}),
     "image_size": (["--image-size=64"], {"image_size": 64}),
     "baseline": (["--baseline=own.yaml"], {"baseline": Path("own.yaml")}),
+    "from_": (["--from=ds_config.json"], {"from_": "ds_config.json"}),
     "global_batch": (["--global-batch=64"], {"global_batch": 64}),
     "fidelity": (["--fidelity=exact"], {"fidelity": "exact"}),
     "search_space": (["--search-space=all"], {"search_space": "all"}),
@@ -83,6 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("advisor.session.tune.run_session", request_only)
     monkeypatch.chdir(tmp_path)
+    Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 3}')
     Path("own.yaml").write_text("schema: 1\npolicy: {micro_batch: 3}\n")
     Path(MODEL).write_text('{"model_type": "gpt2"}')
 

@@ -113,6 +113,21 @@ def test_the_libraries_of_its_methods_are_looked_for_too() -> None:
     assert "torchao" in libraries_of(space, own)
 
 
+def test_what_changes_what_is_learned_stays_in_every_policy_that_may_win() -> None:
+    lora = use("lora", rank=8)
+    facts = msgspec.structs.replace(
+        FACTS, libraries={**FACTS.libraries, "peft": "0.21"}, matrices={"torch.nn.Linear": ((768, 768),)}
+    )
+    said: list[str] = []
+    space, aim = fit_to_own_settings(
+        requested(Policy(methods=(lora,), micro_batch=4)), load_space("default"), goal(), facts, CPU, said.append
+    )
+    assert aim.kept_methods == ("lora",)
+    assert all("lora" in recipe.methods for recipe in space.recipes)
+    assert "without lora something else is learned" in (why_not_eligible(measured(10.0), aim) or "")
+    assert why_not_eligible(measured(10.0, lora, fidelity=Fidelity.MODEL), aim) is None
+
+
 def test_only_who_accumulates_has_chosen_the_samples_of_a_step() -> None:
     assert fitted(Policy(micro_batch=4))[1].global_batch is None
     assert fitted(Policy(micro_batch=4, accumulation_steps=3))[1].global_batch == 12

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import msgspec
 
 from advisor.errors import OptionError
-from advisor.goal import Goal
+from advisor.goal import Fidelity, Goal
 from advisor.hardware.hardware import Hardware
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import judge, worst_fidelity
+from advisor.methods.compose import fidelity_of, judge, worst_fidelity
 from advisor.methods.libraries import needed_by
 from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
@@ -36,7 +36,7 @@ def fit_to_own_settings(
 
     Their methods may be tried at other batches and beside other methods. Unless another is asked for, the ceiling of
     fidelity is at least theirs, and a step has as many samples as theirs where they accumulate: who does has chosen
-    that number.
+    that number. Methods of theirs that change what is learned stay in every policy that may win.
 
     Returns:
         The space and the goal, unchanged without such settings.
@@ -48,7 +48,8 @@ def fit_to_own_settings(
         return space, goal
     policy, origin = request.baseline.policy, request.baseline.origin
     _check_applies(policy, origin, facts, hardware)
-    where = f"batch {batch_words(policy)}{on_devices(policy)}"
+    batch = f"batch {batch_words(policy)}" if request.baseline.states_batch else "your own batch"
+    where = f"{batch}{on_devices(policy)}"
     say(f"the baseline is what {origin} says: {policy_words(policy)} at {where}")
     for note in request.baseline.notes:
         say(note)
@@ -66,8 +67,11 @@ def fit_to_own_settings(
     if request.global_batch is None and policy.accumulation_steps > 1:
         say(f"every step has {policy.global_batch} samples, as the baseline's (--global-batch says another number)")
         goal = msgspec.structs.replace(goal, global_batch=policy.global_batch)
-    goal = msgspec.structs.replace(goal, own_settings=origin)
-    return (space if request.methods else _with_methods(space, policy)), goal
+    kept = tuple(one.name for one in policy.methods if fidelity_of(one) is Fidelity.MODEL)
+    if kept:
+        say(f"every recommended policy has {' and '.join(kept)}: without, something else is learned")
+    goal = msgspec.structs.replace(goal, own_settings=origin, kept_methods=kept)
+    return (space if request.methods else _with_methods(space, policy, kept)), goal
 
 
 def libraries_of(space: SearchSpace, baseline: Baseline | None) -> tuple[str, ...]:
@@ -92,8 +96,8 @@ def _check_applies(policy: Policy, origin: str, facts: Facts, hardware: Hardware
         )
 
 
-def _with_methods(space: SearchSpace, policy: Policy) -> SearchSpace:
-    """The space with the policy's settings in it, and a recipe that tries them together at other batches."""
+def _with_methods(space: SearchSpace, policy: Policy, kept: tuple[str, ...]) -> SearchSpace:
+    """The space with the policy's settings in it, a recipe of all of them, and those that are kept in every recipe."""
     methods = dict(space.methods)
     for setting in policy.methods:
         narrowed = methods.get(setting.name, {name: [] for name in setting.parameters})
@@ -106,5 +110,7 @@ def _with_methods(space: SearchSpace, policy: Policy) -> SearchSpace:
         methods[setting.name] = values
     if not policy.methods:
         return space
-    recipe = Recipe(name=_RECIPE, methods={one.name: dict(one.parameters) for one in policy.methods})
-    return msgspec.structs.replace(space, methods=methods, recipes=(recipe, *space.recipes))
+    own = {one.name: dict(one.parameters) for one in policy.methods}
+    always = {name: own[name] for name in kept}
+    others = (msgspec.structs.replace(one, methods={**one.methods, **always}) for one in space.recipes)
+    return msgspec.structs.replace(space, methods=methods, recipes=(Recipe(name=_RECIPE, methods=own), *others))

@@ -70,7 +70,7 @@ class Evaluator:
         self._goal = context.goal
         self._facts = context.facts
         self._plainest = context.plainest(context.goal.gpu_counts[0])
-        self._own = None if context.request.baseline is None else context.request.baseline.policy
+        self._own = context.request.baseline
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._progress = context.progress
         self._pace = pace
@@ -111,15 +111,17 @@ class Evaluator:
         ``None`` when the workload states no batch.
         """
         own = self._own
-        combination = self._plainest if own is None else Combination.of(own)
-        batch = self.own_batch() if own is None else Batch(own.micro_batch, own.accumulation_steps)
+        combination = self._plainest if own is None else Combination.of(own.policy)
+        batch = self.own_batch()
+        if own is not None and own.states_batch:
+            batch = Batch(own.policy.micro_batch, own.policy.accumulation_steps)
         if batch is None or combination is None:
             return None
         model, failure = self._size(combination, Role.BASELINE)
         if model is None:
             return failure
         fits = model.largest_batch(self._goal.limit_on(combination.gpu_count), margin=0.0, rounded=False)
-        if own is None and self._facts.default_batch is None and self._goal.global_batch is None:
+        if not (own and own.states_batch) and self._facts.default_batch is None and self._goal.global_batch is None:
             within = self._batch(model, 1.0, combination) or Batch(1)
             batch = Batch(min(batch.micro_batch, within.micro_batch), batch.accumulation_steps)
         policy = self._make.policy(combination, batch)
@@ -132,7 +134,8 @@ class Evaluator:
 
     def explain_baseline(self, baseline: Candidate) -> None:
         """Note where the baseline's batch comes from, unless the user stated it."""
-        fixed = self._facts.default_batch is not None or self._goal.global_batch is not None or self._own is not None
+        fixed = self._facts.default_batch is not None or self._goal.global_batch is not None
+        fixed = fixed or (self._own is not None and self._own.states_batch)
         if fixed or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
             return
         samples = format_count(baseline.policy.micro_batch, "sample")
