@@ -67,8 +67,11 @@ def load_workload(source: WorkloadSource) -> Workload:
 
 def _stated(workload: Workload, stated: Stated) -> Workload:
     """The workload with the batch and the clipping that the user says it is trained with."""
-    given = {"batch_size": stated.batch_size, "max_grad_norm": stated.max_grad_norm}
-    return dataclasses.replace(workload, **{name: value for name, value in given.items() if value is not None})
+    return dataclasses.replace(
+        workload,
+        batch_size=workload.batch_size if stated.batch_size is None else stated.batch_size,
+        max_grad_norm=workload.max_grad_norm if stated.max_grad_norm is None else stated.max_grad_norm,
+    )
 
 
 def _load_file(path: Path, import_paths: tuple[str, ...]) -> ModuleType:

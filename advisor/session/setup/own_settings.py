@@ -12,6 +12,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import fidelity_of, judge, worst_fidelity
 from advisor.methods.libraries import needed_by
+from advisor.methods.setting import ParameterValue
 from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
 from advisor.report.wording import batch_words, on_devices, policy_words
@@ -110,7 +111,9 @@ def _with_methods(space: SearchSpace, policy: Policy, kept: tuple[str, ...]) -> 
         methods[setting.name] = values
     if not policy.methods:
         return space
-    own = {one.name: dict(one.parameters) for one in policy.methods}
+    own: dict[str, dict[str, ParameterValue | list[ParameterValue]] | None] = {
+        one.name: dict(one.parameters) for one in policy.methods
+    }
     always = {name: own[name] for name in kept}
     others = (msgspec.structs.replace(one, methods={**one.methods, **always}) for one in space.recipes)
     return msgspec.structs.replace(space, methods=methods, recipes=(Recipe(name=_RECIPE, methods=own), *others))
