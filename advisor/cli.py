@@ -111,8 +111,8 @@ def _dispatch(arguments: list[str]) -> int:
 def _advise(options: argparse.Namespace) -> int:
     if options.node_rank:
         return _follow(options)
-    if options.model is None:
-        tune_parser().error("a model is needed: a Python file, hf:TYPE or a config.json")
+    if options.model is None and options.from_ is None:
+        tune_parser().error("a model is needed: a Python file, hf:TYPE, hf:ORG/NAME or a config.json")
     return _tune(options)
 
 
@@ -189,12 +189,16 @@ def _export(options: argparse.Namespace) -> int:
 
 def _shared(options: argparse.Namespace) -> dict[str, Any]:
     """What a request of either kind has."""
+    from advisor.text.ranges import whole
     from advisor.text.units import parse_bytes
-    from advisor.workload.source import resolve_source
+    from advisor.workload.source import resolve_source, stating
+    from advisor.workload.workload import Stated
 
     limit = options.memory_limit
+    given = {"tokens": options.tokens, "image_size": options.image_size}
+    sizes = {name: whole(one, f"--{name.replace('_', '-')}") for name, one in given.items() if one is not None}
     return {
-        "source": resolve_source(options.model),
+        "source": stating(resolve_source(options.model), Stated(**sizes)),
         "device": options.device,
         "memory_limit_bytes": None if limit is None else parse_bytes(limit),
     }

@@ -28,8 +28,8 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise hardware              the devices, their memory and rates
 
 Measures on your own devices how to train MODEL (a file with build_model() and
-make_batch(batch_size), or hf:TYPE, or a config.json), and writes policy.yaml
-and wrapper.py, which apply it. Ctrl-C keeps the best; the same command goes on.
+make_batch(batch_size), hf:TYPE, hf:ORG/NAME or a config.json), and writes
+policy.yaml and wrapper.py. Ctrl-C keeps the best; the same command goes on.
 
 {sections}
   --version, -h, --help
@@ -105,10 +105,16 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(name, metavar=name.upper(), nargs=times)
         for option in (*unlisted, *options_of(*sections)):
             if option.kind == "switch":
-                self.add_argument(option.flag, action="store_true")
+                self.add_argument(option.flag, dest=option.keyword, action="store_true")
             else:
                 number = {"count": int, "number": float, "price": float}.get(option.kind, str)
-                self.add_argument(option.flag, type=number, default=option.default, choices=option.choices or None)
+                self.add_argument(
+                    option.flag,
+                    dest=option.keyword,
+                    type=number,
+                    default=option.default,
+                    choices=option.choices or None,
+                )
 
     def format_help(self) -> str:
         """Its help."""
