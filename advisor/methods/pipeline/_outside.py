@@ -145,9 +145,7 @@ def _never(kind: str, *args: Any, **kwargs: Any) -> Any:
     )
 
 
-def stand_ins(
-    model: nn.Module, used: set[int], calls: Calls, *, has_last: bool, device: torch.device
-) -> list[StandIn]:
+def stand_ins(model: nn.Module, used: set[int], calls: Calls, *, has_last: bool, device: torch.device) -> list[StandIn]:
     """Stand-ins for the modules that the stages of this process can do without.
 
     Args:

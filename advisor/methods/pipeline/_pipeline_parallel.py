@@ -15,8 +15,8 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.methods.pipeline._copies import Copies
 from advisor.methods.pipeline._micro_batch_kinds import kind_of_all
-from advisor.methods.pipeline._outside import empty_parameters
 from advisor.methods.pipeline._output import told_output
+from advisor.methods.pipeline._outside import empty_parameters
 from advisor.methods.pipeline._passage import Passage
 from advisor.methods.pipeline._places import drop_other_blocks, put_links
 from advisor.methods.pipeline._relay import Handed, Relay

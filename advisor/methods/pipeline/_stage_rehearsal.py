@@ -20,7 +20,7 @@ from advisor.methods.pipeline._stages import Stages
 from advisor.methods.pipeline.balance import Cost
 from advisor.training.processes.distribution import plain_names
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "output_of_stage", "used_in_stage"]
 
 _NUMBER = -1
 """Every pass draws the same random numbers, so that their outputs can be compared."""
@@ -78,8 +78,8 @@ class Rehearsal:
         shared = _of_several_blocks(model)
 
         def seen(stage: int, run: Run, value: Any) -> None:
-            value = _output(value, is_last=run.is_last)
-            self.used |= _used(value, run, blocks)
+            value = output_of_stage(value, is_last=run.is_last)
+            self.used |= used_in_stage(value, run, blocks)
             self.splits &= stage == 0 or _can_split(
                 value if run.last_hidden is None else run.last_hidden, blocks - shared, trained
             )
@@ -101,7 +101,7 @@ class Rehearsal:
 
         def compare(stage: int, run: Run, value: Any) -> None:
             nonlocal same
-            same &= torch.equal(_output(value, is_last=run.is_last).detach(), outputs[stage])
+            same &= torch.equal(output_of_stage(value, is_last=run.is_last).detach(), outputs[stage])
 
         self.not_needed = stand_ins(self._stages.model, self.used, calls, has_last=has_last, device=self._device)
         with undisturbed(list(self._stages.model.buffers()), self._device):
@@ -205,14 +205,24 @@ def _of_several_blocks(model: nn.Module) -> set[int]:
     return several
 
 
-def _output(value: Any, *, is_last: bool) -> torch.Tensor:
+def output_of_stage(value: Any, *, is_last: bool) -> torch.Tensor:
+    """What a stage returned, if it is what it must be.
+
+    Raises:
+        WorkloadError: It is no tensor, or no loss in the last stage.
+    """
     if not isinstance(value, torch.Tensor) or (is_last and value.numel() != 1):
         raise WorkloadError(f"compute_loss must return a scalar tensor, but it returned a {type(value).__name__}")
     return value
 
 
-def _used(value: torch.Tensor, run: Run, blocks: set[int]) -> set[int]:
-    """The leaves that a stage computed with.
+def used_in_stage(value: torch.Tensor, run: Run, blocks: set[int]) -> set[int]:
+    """The leaves that a watched stage computed with.
+
+    Args:
+        value: What it returned.
+        run: Its pass.
+        blocks: Identities of the parameters of its blocks alone.
 
     Raises:
         MethodRefusedError: Among them is what another stage should have computed.

@@ -1,4 +1,4 @@
-"""What the stages of one rank need and exchange, in a trace: no other rank is there to tell, and tensors have no values.
+"""What the stages of one rank need and exchange, in a trace: there no other rank tells, and tensors have no values.
 
 One pass of an own stage, with the blocks of all others left out, goes on to the loss. Its graph shows what is computed
 before the blocks, beside them and after them, and so what every rank needs. Between stages, hidden states are taken to
@@ -19,6 +19,7 @@ from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, s
 from advisor.methods.pipeline._passage import Run
 from advisor.methods.pipeline._places import StageLink, linked, parameters_of_blocks
 from advisor.methods.pipeline._relay import Handed
+from advisor.methods.pipeline._stage_rehearsal import output_of_stage, used_in_stage
 from advisor.methods.pipeline._stages import Stages
 from advisor.training.block_call import BlockCall
 
@@ -80,6 +81,7 @@ class TracedRehearsal:
         """The same, and find out what each rank uses, and what this one can do without.
 
         Raises:
+            MethodRefusedError: The model, or its loss, cannot be cut where it is.
             NothingPredictedError: What stages exchange cannot be known.
         """
         stages, model = self._stages, self._stages.model
@@ -94,11 +96,15 @@ class TracedRehearsal:
         for stage in stages.own:
             self._used[self._owners[stage]] |= beside
         used = self._used[self._owners[stages.own[0]]]
-        calls = Calls([inner for module in outside_modules(model) for inner in module.modules()], stages.passage)
+        outside = [inner for module in outside_modules(model) for inner in module.modules()]
+        alone = own - {id(one) for module in outside for one in module._parameters.values()}
+        calls = Calls(outside, stages.passage)
         try:
             for stage in stages.own:
                 given = self.handed[stage - 1].like(self._device) if stage else None
-                stages.run(stages.new_run(stage, given), stage, _NUMBER, function)
+                run = stages.new_run(stage, given, watched=True)
+                _, value = stages.run(run, stage, _NUMBER, function)
+                used_in_stage(output_of_stage(value, is_last=run.is_last), run, alone)
         finally:
             calls.end()
         self.not_needed = stand_ins(model, used, calls, has_last=last in stages.own, device=self._device)
