@@ -14,7 +14,6 @@ import tests.search.cutting_methods
 from advisor.hardware.mesh import Mesh
 from advisor.methods.setting import ParameterValue, use
 from advisor.policy.policy import Policy
-from advisor.session.predict import one_of_each
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PredictResult, TimeResult
@@ -109,7 +108,7 @@ def test_a_prediction_stands_for_the_rank_that_is_asked_for(monkeypatch: pytest.
     for module in (advisor.methods.catalogue, advisor.methods.compose):
         monkeypatch.setattr(module, "CATALOGUE", (*advisor.methods.catalogue.CATALOGUE, Stages()))
     cut = Policy(methods=(use("stages"),), micro_batch=8, accumulation_steps=4, gpu_count=2, mesh=Mesh(pipeline=2))
-    first, last = (predicted(policy=cut, rank=rank).prediction for rank in one_of_each(cut))
+    first, last = (predicted(policy=cut, rank=rank).prediction for rank in cut.axes.distinct_ranks(2))
     assert first is not None
     assert last is not None
     assert last.peak(8) == first.peak(8) + 2**20
@@ -128,7 +127,7 @@ def test_a_prediction_stands_for_the_rank_that_is_asked_for(monkeypatch: pytest.
     ],
 )
 def test_one_rank_of_each_stage_is_traced(mesh: Mesh, ranks: list[int]) -> None:
-    assert list(one_of_each(Policy(micro_batch=1, gpu_count=8, mesh=mesh))) == ranks
+    assert list(mesh.distinct_ranks(8)) == ranks
 
 
 CHAIN = """
