@@ -51,6 +51,10 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The axes of more than one device."""
         return tuple(axis for axis in MeshAxis if self.degree(axis, gpu_count) > 1)
 
+    def distinct_ranks(self, gpu_count: int) -> range:
+        """One rank for each part of the model that differs in memory: stages do, copies and slices of layers do not."""
+        return range(0, gpu_count, gpu_count // self.pipeline)
+
     def label(self, gpu_count: int) -> str:
         """The axes above 1 in words, e.g. ``"2 data x 4 tensor"``; empty if only data is divided."""
         if self == DATA_ONLY:

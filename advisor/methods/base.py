@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -213,6 +213,32 @@ class Method(abc.ABC):
 
         Returns:
             The ratio; ``None`` if the rates do not tell, as for most methods.
+        """
+        return None
+
+    def facts_of(self, training: Training, batch: Any, degrees: tuple[int, ...]) -> dict[str, Any]:
+        """What this method must know of a model before it can be judged. Runs in the probe, after a plain step.
+
+        Args:
+            training: A training to which no method was applied; it is left as it was.
+            batch: A small batch.
+            degrees: Numbers of devices that may divide each layer.
+
+        Returns:
+            Fields of :class:`~advisor.workload.facts.Facts`; none for most methods.
+        """
+        return {}
+
+    def settled_by(self, parameters: Mapping[str, ParameterValue], mesh: Mesh, facts: Facts) -> str | None:
+        """What the probe has found out for one setting on a mesh, as the method would put it into ``settled``.
+
+        Args:
+            parameters: One value for every declared parameter.
+            mesh: How the devices divide the model.
+            facts: What the probe learned.
+
+        Returns:
+            The entry; ``None`` if the method finds out itself, as most do.
         """
         return None
 

@@ -31,7 +31,7 @@ from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
 from advisor.workload.workload import WorkloadSource
 
-__all__ = ["PredictRequest", "one_of_each", "run_prediction"]
+__all__ = ["PredictRequest", "run_prediction"]
 
 _TIME_LIMIT_SECONDS = 300.0
 """A trace takes seconds. A model file that loads a data set may take minutes; one that blocks is ended."""
@@ -91,7 +91,8 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
     limit, limit_from = _limit(request, hardware)
-    found = [_traced(_spec(request, policy, hardware, limit, rank), hardware, tell) for rank in one_of_each(policy)]
+    ranks = policy.axes.distinct_ranks(policy.gpu_count)
+    found = [_traced(_spec(request, policy, hardware, limit, rank), hardware, tell) for rank in ranks]
     fullest = max(found, key=lambda one: one.prediction.peak(_batch(request, policy, one.prediction)[0]))
     result, prediction = fullest.result, fullest.prediction
     batch, batch_from = _batch(request, policy, prediction)
@@ -137,11 +138,6 @@ def _traced(spec: PredictTrial, hardware: Hardware, tell: Callable[[str], None])
         )
     assert result.prediction is not None, "a trial without a prediction has raised"
     return _Traced(spec.rank, result, result.prediction, note)
-
-
-def one_of_each(policy: Policy) -> range:
-    """One rank for each part of the model that differs in memory: stages do, copies and slices of layers do not."""
-    return range(0, policy.gpu_count, policy.gpu_count // policy.axes.pipeline)
 
 
 def _policy(request: PredictRequest) -> Policy:

@@ -42,6 +42,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         shape_keeping_blocks: Blocks of the chain whose output has the shape of their input.
         tensor_degrees: Devices that can divide each layer -> the share of the parameters that they slice; the rest is
             whole on each.
+        tensor_plans: Devices that can -> how, as what divides layers keeps it in a policy.
         tensor_refusals: Numbers of devices that cannot -> why not, e.g. ``"4 devices cannot share 2 heads"``.
         tensor_whole: Numbers of devices that can -> which matrices of the blocks stay whole all the same, and why.
         sequence_refusals: Numbers of devices that cannot divide the tokens of a sample between layers -> why not.
@@ -86,6 +87,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     chain_reason: str = ""
     shape_keeping_blocks: int = 0
     tensor_degrees: dict[int, float] = {}
+    tensor_plans: dict[int, str] = {}
     tensor_refusals: dict[int, str] = {}
     tensor_whole: dict[int, str] = {}
     sequence_refusals: dict[int, str] = {}

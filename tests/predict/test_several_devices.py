@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from advisor.hardware.mesh import DATA_ONLY, Mesh
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Category, MemoryPrediction
@@ -27,7 +28,7 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.blocks = torch.nn.ModuleList(
-            torch.nn.Sequential(torch.nn.Linear(96, 192), torch.nn.GELU(), torch.nn.Linear(192, 96)) for _ in range(3)
+            torch.nn.Sequential(torch.nn.Linear(96, 192), torch.nn.GELU(), torch.nn.Linear(192, 96)) for _ in range(4)
         )
         self.head = torch.nn.Linear(96, 10)
 
@@ -64,26 +65,37 @@ PREDICTED: tuple[Methods, ...] = (
 SLICED: tuple[Methods, ...] = ((fsdp(reshard=False),), (use("checkpoint", every=1), fsdp(reshard=True)))
 
 
+STAGED: tuple[Methods, ...] = tuple((use("pipeline", schedule=one),) for one in ("interleaved", "zero_bubble"))
+"""The schedules whose devices have two stages."""
+
+
 class Bed:
     """Runs trials of one workload; all predictions come before anything is measured, as ranks take long to start."""
 
     def __init__(self, folder: Path, runner: Runner) -> None:
         (folder / "model.py").write_text(MODEL)
+        (folder / "chain.py").write_text(MODEL.replace("inputs = inputs + block(inputs)", "inputs = block(inputs)"))
         self._workload = resolve_source(folder / "model.py")
+        self._chain = resolve_source(folder / "chain.py")
         self._runner = runner
         self._predictions = {str(methods): self.predicted(*methods) for methods in (*PREDICTED, *SLICED)}
 
-    def result(self, kind: type[Trial[Any]], methods: Methods, ranks: int) -> Any:
+    def result(self, kind: type[Trial[Any]], methods: Methods, ranks: int, **changes: Any) -> Any:
         limits: dict[str, Any] = {"memory_limit_bytes": 2**34, "measure_seconds": 1.0, "time_limit_seconds": 120.0}
-        policy = Policy(methods=methods, micro_batch=32, gpu_count=ranks)
-        return self._runner.run(
-            trial_of(
-                kind, {"workload": self._workload, "policy": policy, "device": "cpu", "largest_batch": 64, **limits}
-            )
+        staged = methods in STAGED
+        policy = Policy(
+            methods=methods,
+            micro_batch=8 if staged else 32,
+            accumulation_steps=4 if staged else 1,
+            gpu_count=ranks,
+            mesh=Mesh(pipeline=ranks) if staged else DATA_ONLY,
         )
+        workload = self._chain if staged else self._workload
+        asked = {"workload": workload, "policy": policy, "device": "cpu", "largest_batch": 64, **limits}
+        return self._runner.run(trial_of(kind, {**asked, **changes}))
 
-    def predicted(self, *methods: MethodSetting, ranks: int = RANKS) -> MemoryPrediction:
-        found = self.result(PredictTrial, methods, ranks)
+    def predicted(self, *methods: MethodSetting, ranks: int = RANKS, rank: int = 0) -> MemoryPrediction:
+        found = self.result(PredictTrial, methods, ranks, rank=rank)
         assert found.prediction is not None, found.reason
         return found.prediction
 
@@ -123,6 +135,17 @@ def test_a_communication_hook_is_no_part_of_a_trace(bed: Bed) -> None:
 def test_the_peak_of_a_real_rank_is_predicted(bed: Bed, methods: Methods) -> None:
     errors = bed.errors(methods)
     assert all(abs(error) < 0.001 for error in errors), errors
+
+
+@pytest.mark.parametrize("methods", STAGED, ids=lambda methods: methods[0].label)
+def test_the_peak_of_the_fullest_stages_is_predicted_from_a_trace_of_each_rank(bed: Bed, methods: Methods) -> None:
+    """All that is sent is held until the end of the step, beside what waits for its gradients of weights."""
+    predicted = [bed.predicted(*methods, rank=rank) for rank in range(RANKS)]
+    found = bed.result(SizeTrial, methods, RANKS)
+    assert found.sizing is not None, found.reason
+    for point in found.sizing.points:
+        fullest = max(one.peak(point.micro_batch) for one in predicted)
+        assert fullest == pytest.approx(point.memory.peak_bytes, rel=0.005)
 
 
 @pytest.mark.parametrize("methods", SLICED, ids=lambda methods: "+".join(one.name for one in methods))

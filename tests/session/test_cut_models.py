@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.candidate import Role
+from advisor.decide.candidate import Candidate, Role
 from advisor.decide.choose import choose
 from advisor.errors import OptionError
 from advisor.goal import Fidelity, Floor, Goal, GoalKind
@@ -17,6 +17,7 @@ from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import SizePoint, Sizing
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
+from advisor.predict.prediction import Affine, MemoryPrediction, Moment
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.search.space.space_file import load_space
 from advisor.search.study.sampler import Proposer
@@ -29,7 +30,7 @@ from advisor.session.trials.guard import Guard
 from advisor.session.trials.sized_trials import SizedTrials
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
-from advisor.trial.spec import FidelityTrial, SizeTrial, TimeTrial
+from advisor.trial.spec import FidelityTrial, PredictTrial, SizeTrial, TimeTrial
 from tests.decide.examples import goal, measurement, memory
 from tests.search.cutting_methods import WITH_CUTS, add_cuts
 from tests.search.test_build_space import CPU
@@ -81,6 +82,8 @@ class Devices:
         return int((layers + micro_batch) * GIB / policy.axes.model_degree)
 
     def run(self, spec: Any) -> Any:
+        if isinstance(spec, PredictTrial):
+            return spec.ended(Outcome.OK, "a step reads the value of a tensor")
         self.ran.append(spec)
         layers = spec.model_size.get("layers", 1)
         if self.need(spec.policy, spec.policy.micro_batch, layers) > self.limit:
@@ -175,6 +178,50 @@ class TestWhatIsRun:
         found = evaluator.evaluate(Combination((SLICED,), 2, Mesh(tensor=2)), 1.0, Role.SEARCHED, best=None)
         assert found.candidate.outcome is Outcome.OK
         assert found.candidate.loss_drift is None, "there is nothing to compare with"
+
+
+class Traced(Devices):
+    """Also answers traces: the last of two stages takes as much again, for its output layer."""
+
+    def run(self, spec: Any) -> Any:
+        if not isinstance(spec, PredictTrial):
+            return super().run(spec)
+        self.ran.append(spec)
+        live = Affine(fixed=float(self.need(spec.policy, 0, 1) * (1 + spec.rank)), per_sample=0.0)
+        moment = Moment(phase="forward", live=live, parts={})
+        prediction = MemoryPrediction(moments=(moment,), activations=live, traced_at=(2, 4))
+        return spec.ended(Outcome.OK, prediction=prediction)
+
+
+class TestWhatIsPredicted:
+    @staticmethod
+    def evaluated(limit: int, *, parameter_bytes: int) -> tuple[Candidate, Traced]:
+        made, devices, about = trials(1, 2, devices=Traced(limit=limit))
+        facts = msgspec.structs.replace(about.facts, parameter_bytes=parameter_bytes)
+        about = msgspec.structs.replace(about, facts=facts)
+        made = Trials(about, devices)  # type: ignore[arg-type]
+        cut = Combination((STAGES,), 2, Mesh(pipeline=2))
+        found = Evaluator(about, made).evaluate(cut, 1.0, Role.SEARCHED, best=None)
+        return found.candidate, devices  # type: ignore[return-value]
+
+    def test_a_cut_whose_fullest_device_is_predicted_not_to_fit_is_never_run(self) -> None:
+        candidate, devices = self.evaluated(int(0.9 * GIB), parameter_bytes=GIB)
+        assert [(type(spec), spec.rank) for spec in devices.ran] == [(PredictTrial, 0), (PredictTrial, 1)]
+        assert candidate.outcome is Outcome.SCREENED
+        assert candidate.predicted_peak_bytes == GIB
+        assert candidate.reason == (
+            "one sample is predicted to need 1.00 GiB; the limit is 922 MiB (a trace of its fullest device)"
+        )
+
+    def test_one_that_fits_is_run(self) -> None:
+        candidate, devices = self.evaluated(2 * GIB, parameter_bytes=GIB)
+        assert [type(spec) for spec in devices.ran[:2]] == [PredictTrial, PredictTrial]
+        assert candidate.outcome is Outcome.OK
+
+    def test_nothing_is_traced_where_it_certainly_fits(self) -> None:
+        candidate, devices = self.evaluated(2 * GIB, parameter_bytes=GIB // 8)
+        assert not any(isinstance(spec, PredictTrial) for spec in devices.ran)
+        assert candidate.outcome is Outcome.OK
 
 
 class TestReferences:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -14,7 +15,6 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.compose import conflict_between, judge
 from advisor.methods.setting import use
 from advisor.methods.tensor_parallel._derivation import Derivation, derive
-from advisor.methods.tensor_parallel._sliced_training import probed
 from advisor.methods.tensor_parallel._written_plan import read_plan, written_plan
 from advisor.training.structure import find_blocks
 from advisor.training.training import Training
@@ -63,18 +63,15 @@ def test_a_plan_for_another_number_of_ranks_is_made_anew_and_one_of_another_mode
 def test_it_is_judged_by_what_the_probe_found_for_as_many_devices() -> None:
     training = training_of("gpt2", dropout=0.0)
     before = {name: one.clone() for name, one in training.model.state_dict().items()}
-    found = probed(training, find_blocks(training.model), text(2), (2, 3, 8))
+    found = get_method("tensor_parallel").facts_of(training, text(2), (2, 3, 8))
     assert all(torch.equal(one, before[name]) for name, one in training.model.state_dict().items())
-    assert 0.5 < found.degrees[2] < 1.0
-    assert "cannot share evenly" in found.refusals[3]
-    assert "mlp" not in found.whole.get(2, "")
-    assert "heads" in found.whole[8], "four heads cannot be shared by eight, but the MLP can"
+    assert 0.5 < found["tensor_degrees"][2] < 1.0
+    assert "cannot share evenly" in found["tensor_refusals"][3]
+    assert "mlp" not in found["tensor_whole"].get(2, "")
+    assert "heads" in found["tensor_whole"][8], "four heads cannot be shared by eight, but the MLP can"
+    refusals = {2: "the tokens cannot be divided"}
     facts = facts_of(
-        "gpt2",
-        tensor_degrees=found.degrees,
-        tensor_refusals=found.refusals,
-        sequence_refusals={2: "the tokens cannot be divided"},
-        vocabulary_refusals={4: "rows cannot be shared"},
+        "gpt2", **{**found, "sequence_refusals": refusals, "vocabulary_refusals": {4: "rows cannot be shared"}}
     )
 
     def reason(setting: Any, degree: int) -> str:
@@ -109,5 +106,24 @@ def test_a_loss_in_chunks_is_in_conflict_with_a_sliced_output_layer_alone() -> N
 
 def test_a_model_without_blocks_cannot_be_sliced() -> None:
     training = Training(torch.nn.Linear(4, 4))
-    found = probed(training, [], torch.zeros(2, 4), (2,))
-    assert "no repeated blocks" in found.refusals[2]
+    found = get_method("tensor_parallel").facts_of(training, torch.zeros(2, 4), (2,))
+    assert "no repeated blocks" in found["tensor_refusals"][2]
+
+
+def test_the_plan_of_the_probe_is_what_a_training_would_settle_on() -> None:
+    training = training_of("gpt2", dropout=0.0)
+    method = get_method("tensor_parallel")
+    facts = facts_of("gpt2", **method.facts_of(training, text(2), (2, 4)), linear_head=True)
+    parameters = dict(SLICED_VOCABULARY.parameters)
+    settled = method.settled_by(parameters, Mesh(tensor=2), facts)
+    assert settled is not None
+    written = msgspec.json.decode(settled, type=dict[str, Any])
+    assert written["sliced_loss"] is True
+    blocks = find_blocks(training.model)
+    plan = read_plan(msgspec.json.encode(written["plan"]), blocks, 2)
+    assert plan is not None
+    assert written_plan(plan) == written_plan(derive(training.model, blocks, lambda model: model(**text(2)).loss, 2))
+    assert method.settled_by({**parameters, "vocabulary": False}, Mesh(tensor=2), facts).endswith(
+        '"sliced_loss":false}'
+    )
+    assert method.settled_by(parameters, Mesh(tensor=8), facts) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,6 @@ import tests.search.cutting_methods
 from advisor.hardware.mesh import Mesh
 from advisor.methods.setting import ParameterValue, use
 from advisor.policy.policy import Policy
-from advisor.session.predict import one_of_each
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PredictResult, TimeResult
@@ -21,6 +21,7 @@ from advisor.trial.spec import PredictTrial, TimeTrial
 from advisor.trial.worker import predicting
 from advisor.trial.worker.predicting import traced_batches
 from advisor.trial.worker.run_trial import run_trial
+from tests.trial.divided_models import trial
 from tests.trial.specs import spec
 
 
@@ -107,7 +108,7 @@ def test_a_prediction_stands_for_the_rank_that_is_asked_for(monkeypatch: pytest.
     for module in (advisor.methods.catalogue, advisor.methods.compose):
         monkeypatch.setattr(module, "CATALOGUE", (*advisor.methods.catalogue.CATALOGUE, Stages()))
     cut = Policy(methods=(use("stages"),), micro_batch=8, accumulation_steps=4, gpu_count=2, mesh=Mesh(pipeline=2))
-    first, last = (predicted(policy=cut, rank=rank).prediction for rank in one_of_each(cut))
+    first, last = (predicted(policy=cut, rank=rank).prediction for rank in cut.axes.distinct_ranks(2))
     assert first is not None
     assert last is not None
     assert last.peak(8) == first.peak(8) + 2**20
@@ -126,4 +127,71 @@ def test_a_prediction_stands_for_the_rank_that_is_asked_for(monkeypatch: pytest.
     ],
 )
 def test_one_rank_of_each_stage_is_traced(mesh: Mesh, ranks: list[int]) -> None:
-    assert list(one_of_each(Policy(micro_batch=1, gpu_count=8, mesh=mesh))) == ranks
+    assert list(mesh.distinct_ranks(8)) == ranks
+
+
+CHAIN = """
+import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self, wide, deep):
+        super().__init__()
+        self.inner = torch.nn.Linear(wide, deep)
+
+    def forward(self, hidden):
+        return self.inner(hidden)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block(8, 8) for _ in range(4))
+
+    def forward(self, hidden):
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden.square().mean()
+
+
+def build_model():
+    return Model()
+
+
+def make_batch(batch_size):
+    return {"hidden": torch.randn(batch_size, 8)}
+
+
+BLOCKS = (Block,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "rank", "outcome", "reason"),
+    [
+        (
+            ("hidden = block(hidden)", "hidden = hidden + block(hidden)"),
+            1,
+            Outcome.REFUSED,
+            "is also used by something",
+        ),
+        (
+            ("Block(8, 8) for _ in range(4)", "Block(8 - n, 7 - n) for n in range(4)"),
+            0,
+            Outcome.OK,
+            "the blocks of stage 0 return hidden states of another shape ([2, 6]) than they are given ([2, 8])",
+        ),
+    ],
+)
+def test_a_stage_that_cannot_be_followed_alone_is_not_guessed_at(
+    tmp_path: Path, change: tuple[str, str], rank: int, outcome: Outcome, reason: str
+) -> None:
+    path = tmp_path / "chain.py"
+    path.write_text(CHAIN.replace(*change))
+    stages = (use("pipeline", schedule="gpipe"),)
+    asked = trial(stages, mesh=Mesh(pipeline=2), count=2, accumulation_steps=2, path=path, kind=PredictTrial, rank=rank)
+    found, _ = run_trial(asked, lambda text: None)
+    assert found.outcome is outcome
+    assert found.prediction is None
+    assert reason in found.reason
+    assert "Error" not in found.reason

@@ -1,125 +1,53 @@
-"""Trials of models whose blocks are in stages: measured, guarded, lost, and applied by an emitted wrapper."""
+"""Trials of models whose blocks are in stages: predicted, measured, guarded, lost, and applied by a wrapper."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import torch
 
 from advisor.hardware.mesh import Mesh
-from advisor.methods.setting import MethodSetting, use
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
-from advisor.policy.wrapper import write_wrapper
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.spec import FidelityTrial, SizeTrial
-from advisor.workload.workload import WorkloadKind, WorkloadSource
-from tests.distributed.models import movement_error
-from tests.trial.specs import my_children, spec
+from advisor.trial.spec import FidelityTrial, PredictTrial, SizeTrial
+from tests.trial.divided_models import TINY, ran, trains_as_plain_training_does, trial, wrapper_trains_as_a_plain_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).resolve().parents[2]
-TINY = ROOT / "tests" / "session" / "workloads" / "tiny.py"
-STAGED = use("pipeline", schedule="1f1b")
 
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("study")) as runner:
-        yield runner
-    assert my_children() == []
-
-
-def trial(settings: tuple[MethodSetting, ...] = (STAGED,), *, path: Path = TINY, count: int = 2, **changes: Any) -> Any:
-    pipeline = 2 if STAGED in settings else 1
-    policy = Policy(
-        methods=settings, micro_batch=2, accumulation_steps=2, gpu_count=count, mesh=Mesh(pipeline=pipeline)
-    )
-    source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name=path.stem, fingerprint=path.read_text())
-    return spec(**{"workload": source, "policy": policy, **changes})
+def staged(**changes: Any) -> Any:
+    stages = (use("pipeline", schedule="1f1b"),)
+    return trial(stages, mesh=Mesh(pipeline=2), count=2, micro_batch=2, accumulation_steps=2, **changes)
 
 
 def test_a_staged_model_is_sized_timed_where_it_was_found_best_to_cut_and_applied_by_its_wrapper(
     runner: Runner, tmp_path: Path
 ) -> None:
-    sized = runner.run(trial(kind=SizeTrial, largest_batch=8))
-    assert sized.outcome is Outcome.OK, (sized, runner.tail_of_log(sized.key))
-    alone = runner.run(trial((), count=1, kind=SizeTrial, largest_batch=8))
+    sized = ran(runner, staged(kind=SizeTrial, largest_batch=8))
+    alone = ran(runner, trial(micro_batch=2, accumulation_steps=2, kind=SizeTrial, largest_batch=8))
     for point, whole in zip(sized.sizing.points, alone.sizing.points, strict=True):
         assert point.memory.peak_bytes < 0.9 * whole.memory.peak_bytes
+    # What was sized is cut evenly, as is what a policy without settled bounds predicts.
+    predicted = [ran(runner, staged(kind=PredictTrial, rank=rank)).prediction for rank in range(2)]
+    for point in sized.sizing.points:
+        fullest = max(one.peak(point.micro_batch) for one in predicted)
+        assert fullest == pytest.approx(point.memory.peak_bytes, rel=0.01)
     settled = sized.sizing.settled
     assert set(settled) == {"pipeline"}
     assert settled["pipeline"].split(",")[0] == "0"
     assert settled["pipeline"].split(",")[-1] == "6"
-    policy = msgspec.structs.replace(trial().policy, settled=settled)
-    timed = runner.run(trial(policy=policy))
-    assert timed.outcome is Outcome.OK, (timed, runner.tail_of_log(timed.key))
+    policy = msgspec.structs.replace(staged().policy, settled=settled)
+    timed = ran(runner, staged(policy=policy))
     assert timed.measurement.samples_per_second == pytest.approx(4 / timed.measurement.step_seconds)
-
-    write_wrapper(policy, tmp_path / "wrapper.py", headline="A test.", details="")
-    (tmp_path / "train.py").write_text(_TRAINS.format(tiny=str(TINY)))
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    state = torch.load(tmp_path / "state.pt")
-    namespace: dict[str, Any] = {}
-    exec(TINY.read_text(), namespace)
-    torch.manual_seed(0)
-    plain = namespace["build_model"]()
-    optimizer = torch.optim.AdamW(plain.parameters())
-    for seed in range(2):
-        torch.manual_seed(seed)
-        plain(**namespace["make_batch"](4)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert list(state) == list(plain.state_dict())
-    torch.manual_seed(0)
-    assert movement_error(state, plain.state_dict(), namespace["build_model"]()) < 1e-3
-
-
-_TRAINS = """
-import torch
-from wrapper import prepare
-
-torch.distributed.init_process_group("gloo")
-namespace = {{}}
-exec(open({tiny!r}).read(), namespace)
-torch.manual_seed(0)
-training = prepare(namespace["build_model"](), device="cpu")
-for seed in range(2):
-    torch.manual_seed(seed)
-    training.step(namespace["make_batch"](4))
-state = training.state_dict()["model"]
-if torch.distributed.get_rank() == 0:
-    torch.save(state, "state.pt")
-torch.distributed.destroy_process_group()
-"""
+    wrapper_trains_as_a_plain_loop(policy, tmp_path)
 
 
 def test_the_first_gradient_and_the_losses_are_those_of_plain_training(runner: Runner) -> None:
-    single = trial((), count=1, kind=FidelityTrial, fidelity_steps=8)
-    gradient = str(runner.gradient_file(single.key))
-    exact = runner.run(msgspec.structs.replace(single, write_gradient_to=gradient))
-    assert exact.outcome is Outcome.OK, (exact, runner.tail_of_log(exact.key))
-    own = runner.run(trial(kind=FidelityTrial, fidelity_steps=8, reference_gradient=gradient))
-    assert own.outcome is Outcome.OK, (own, runner.tail_of_log(own.key))
-    assert own.fidelity.gradient is not None, own.fidelity.gradient_reason
-    assert own.fidelity.gradient.error < 1e-5
-    assert own.fidelity.losses == pytest.approx(exact.fidelity.losses, rel=1e-3)
+    trains_as_plain_training_does(runner, staged(kind=FidelityTrial, fidelity_steps=8), Policy(micro_batch=4))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +68,6 @@ def test_what_cannot_be_cut_is_said_and_nobody_waits(
     assert change[0] in text
     path = tmp_path / "workload.py"
     path.write_text(text.replace(*change) + "\n\nBLOCKS = (Block,)\n")
-    result = runner.run(trial(path=path))
+    result = runner.run(staged(path=path))
     assert result.outcome is outcome, (result, runner.tail_of_log(result.key))
     assert reason in f"{result.reason} {runner.tail_of_log(result.key)}"

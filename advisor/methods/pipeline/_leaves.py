@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
 import torch
+from torch import nn
 
 from advisor.training.saved.graph import graph_nodes
 
-__all__ = ["leaves_of_graph", "nodes_before"]
+__all__ = ["frozen_shown", "leaves_of_graph", "nodes_before"]
 
 
 def leaves_of_graph(outputs: Iterable[torch.Tensor], *, without: frozenset[Any] = frozenset()) -> set[int]:
@@ -23,3 +25,26 @@ def leaves_of_graph(outputs: Iterable[torch.Tensor], *, without: frozenset[Any] 
 def nodes_before(output: torch.Tensor) -> frozenset[Any]:
     """The node that made a tensor, to stop at; none for a leaf."""
     return frozenset() if output.grad_fn is None else frozenset({output.grad_fn})
+
+
+@contextlib.contextmanager
+def frozen_shown(model: nn.Module, *, without: Collection[int]) -> Generator[set[int]]:
+    """Let graphs show where parameters are used that are not trained; yields the identities of those that are.
+
+    Args:
+        model: The model.
+        without: Identities of parameters to leave as they are.
+    """
+    frozen = [
+        one
+        for one in model.parameters()
+        if id(one) not in without and not one.requires_grad and one.is_floating_point() and not one.is_inference()
+    ]
+    trained = {id(one) for one in model.parameters() if one.requires_grad}
+    try:
+        for one in frozen:
+            one.requires_grad_(True)
+        yield trained
+    finally:
+        for one in frozen:
+            one.requires_grad_(False)

@@ -8,6 +8,7 @@ tells, and another one, without what seems superfluous, must give the same.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._passage import Passage
 from advisor.methods.pipeline._places import OtherBlock, StageLink
 
-__all__ = ["Calls", "StandIn", "empty_parameters", "outside_modules", "superfluous"]
+__all__ = ["Calls", "StandIn", "empty_parameters", "outside_modules", "stand_ins"]
 
 
 class Calls:
@@ -73,7 +75,7 @@ def _outside(module: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
-def superfluous(model: nn.Module, used: set[int], calls: Calls, *, has_last: bool) -> list[tuple[nn.Module, bool]]:
+def _superfluous(model: nn.Module, used: set[int], calls: Calls, *, has_last: bool) -> list[tuple[nn.Module, bool]]:
     """The modules that the stages of this process can do without.
 
     Args:
@@ -141,6 +143,25 @@ def _never(kind: str, *args: Any, **kwargs: Any) -> Any:
         f"a stage of a pipeline must call the same modules in every step, but it calls a {kind} that it did not call "
         "in the first one; give the first step a batch that uses every branch"
     )
+
+
+def stand_ins(model: nn.Module, used: set[int], calls: Calls, *, has_last: bool, device: torch.device) -> list[StandIn]:
+    """Stand-ins for the modules that the stages of this process can do without.
+
+    Args:
+        model: The model, with its blocks in their links.
+        used: Identities of the parameters that the stages of this process compute with.
+        calls: When modules were called.
+        has_last: Whether one of the stages is the last, which may call in another step what it did not call in this.
+        device: Where the stages compute.
+    """
+    found = []
+    for module, is_called in _superfluous(model, used, calls, has_last=has_last):
+        if not any(isinstance(one, DTensor) for one in module.parameters()):
+            # A module that cannot be copied is no mistake: it stays.
+            with contextlib.suppress(Exception):
+                found.append(StandIn(module, is_called=is_called, device=device))
+    return found
 
 
 def _without_memory(module: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -14,15 +15,17 @@ from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.methods.pipeline._copies import Copies
 from advisor.methods.pipeline._micro_batch_kinds import kind_of_all
+from advisor.methods.pipeline._output import told_output
 from advisor.methods.pipeline._outside import empty_parameters
 from advisor.methods.pipeline._passage import Passage
 from advisor.methods.pipeline._places import drop_other_blocks, put_links
 from advisor.methods.pipeline._relay import Handed, Relay
-from advisor.methods.pipeline._schedules import Schedule, schedule_of
+from advisor.methods.pipeline._schedules import Schedule, holding_what_is_sent, schedule_of
 from advisor.methods.pipeline._stage_ranks import PipelineRanks
 from advisor.methods.pipeline._stage_rehearsal import Rehearsal
 from advisor.methods.pipeline._stage_state import PlainNames, StageState
 from advisor.methods.pipeline._stages import StageModule, Stages, torch_stage, unraised_cause
+from advisor.methods.pipeline._traced_rehearsal import TracedRehearsal
 from advisor.methods.pipeline.balance import balanced, even, require_bounds
 from advisor.methods.pipeline.schedule_rules import stages_of_rank, stages_per_rank
 
@@ -83,7 +86,10 @@ class PipelineParallel:
         self._schedule_name = schedule
         self._device = device
         self._names = PlainNames(model, blocks)
-        self._agree(model)
+        self._is_trace = dist.get_backend(group) == "fake"
+        self._trained = [any(one.requires_grad for one in block.parameters()) for block in blocks]
+        if not self._is_trace:
+            self._agree(model)
         self._draws = CommonDraws(device, place)
         passage = Passage(self._draws)
         numbers = [n for stage in self.own for n in range(self.bounds[stage], self.bounds[stage + 1])]
@@ -146,7 +152,8 @@ class PipelineParallel:
         self._computed = computed
         numbers = torch.arange(len(micro_batches))
         try:
-            with self._ranks.waiting(), unraised_cause():
+            held = holding_what_is_sent() if self._is_trace else contextlib.nullcontext()
+            with held, self._ranks.waiting(), unraised_cause():
                 self._scheduled(kind, len(micro_batches)).step(
                     *((numbers,) if 0 in self.own else ()),
                     number=numbers,
@@ -184,7 +191,7 @@ class PipelineParallel:
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._passes += 1
             _, value = self._relay.run(lambda: original(*args, **kwargs), number=self._passes)
-            return self._ranks.told(value, by=self._ranks.owners[-1])
+            return told_output(value, self._ranks)
 
         model.forward = forward
         try:
@@ -250,30 +257,40 @@ class PipelineParallel:
         """Find out the shapes of micro-batches of a new kind and, the first time, what every stage needs."""
         if kind in self._handed:
             return
-        rehearsal = Rehearsal(self._stages, self._relay, self._device)
-        if self._copies is not None:
-            rehearsal.run(function)
+        rehearsal: Rehearsal | TracedRehearsal
+        if self._is_trace:
+            rehearsal = TracedRehearsal(self._stages, self._ranks.owners, self._device, self._trained)
         else:
-            self._draws.base = self._ranks.told(int(torch.randint(2**31, ())), by=0)
-            rehearsal.learn(function)
-            if self._schedule_name == "zero_bubble":
-                rehearsal.require_split()
-            self._draws.are_made = rehearsal.drew
-            if (costs := rehearsal.costs()) is not None:
-                before, blocks, after = costs
-                self.balanced_bounds = balanced(blocks, self._stages.count, before=before, after=after)
-            parameters = self._names.of(self.model)
-            users = self._ranks.told_by_all({n for n, one in parameters.items() if id(one) in rehearsal.used})
-            trained = [name for name in self._names.parameters if any(name in names for names in users)]
-            trained = [n for n in trained if n not in parameters or parameters[n].requires_grad]
-            self._copies = Copies(self._ranks, users, trained)
-            self._late = self._ranks.told(rehearsal.late_buffers(), by=self._ranks.owners[-1])
-            if may_empty:
-                # What nobody uses stays with the first rank.
-                kept = set() if self._ranks.rank else set(self._names.parameters).difference(*users)
-                modules = [one.module for one in rehearsal.not_needed]
-                self._emptied = empty_parameters(self.model, modules, parameters, keep=kept)
+            rehearsal = Rehearsal(self._stages, self._relay, self._device)
+        if self._copies is None:
+            self._learn(rehearsal, function, may_empty=may_empty)
+        else:
+            rehearsal.run(function)
         self._handed[kind] = rehearsal.handed
+
+    def _learn(
+        self, rehearsal: Rehearsal | TracedRehearsal, function: Callable[[], torch.Tensor], *, may_empty: bool
+    ) -> None:
+        if not self._is_trace:
+            self._draws.base = self._ranks.told(int(torch.randint(2**31, ())), by=0)
+        rehearsal.learn(function)
+        if self._schedule_name == "zero_bubble":
+            rehearsal.require_split()
+        self._draws.are_made = rehearsal.drew
+        if (costs := rehearsal.costs()) is not None:
+            before, blocks, after = costs
+            self.balanced_bounds = balanced(blocks, self._stages.count, before=before, after=after)
+        parameters = self._names.of(self.model)
+        users = rehearsal.users(parameters)
+        trained = [name for name in self._names.parameters if any(name in names for names in users)]
+        trained = [n for n in trained if n not in parameters or parameters[n].requires_grad]
+        self._copies = Copies(self._ranks, users, trained)
+        self._late = rehearsal.late_buffers()
+        if may_empty:
+            # What nobody uses stays with the first rank.
+            kept = set() if self._ranks.rank else set(self._names.parameters).difference(*users)
+            modules = [one.module for one in rehearsal.not_needed]
+            self._emptied = empty_parameters(self.model, modules, parameters, keep=kept)
 
     def _scheduled(self, kind: Any, count: int) -> Schedule:
         """The schedule of a step; the last one is kept, with the memory that it receives in."""
@@ -283,7 +300,7 @@ class PipelineParallel:
             stages = []
             own = weakref.proxy(self)  # A cycle would keep the model's memory until the next garbage collection.
             for index in self.own:
-                module = StageModule(self.model, index, lambda *given: own._computed(*given))
+                module = StageModule(self.model, index, lambda *given: own._computed(*given), count)
                 given = handed[index - 1].like(self._device) if index else torch.zeros(1, dtype=torch.int64)
                 is_last = index == self._stages.count - 1
                 made = torch.empty(1, dtype=handed[index].dtype) if is_last else handed[index].like(self._device)

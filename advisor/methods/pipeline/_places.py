@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Activati
 from advisor.methods.pipeline._passage import Passage
 from advisor.training.structure import unwrapped
 
-__all__ = ["OtherBlock", "StageLink", "drop_other_blocks", "put_links"]
+__all__ = ["OtherBlock", "StageLink", "drop_other_blocks", "linked", "parameters_of_blocks", "put_links"]
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, tuple)
 
@@ -90,9 +90,14 @@ class StageLink(ActivationWrapper):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the passage says."""
-        block = self._checkpoint_wrapped_module
-        assert isinstance(block, nn.Module)
-        return self._passage.call(self.number, block, args, kwargs)
+        return self._passage.call(self.number, linked(self), args, kwargs)
+
+
+def linked(link: StageLink) -> nn.Module:
+    """The block in a link, or its outermost wrapper; an attribute would hide the block's own of that name."""
+    block = link._checkpoint_wrapped_module
+    assert isinstance(block, nn.Module)
+    return block
 
 
 def drop_other_blocks(model: nn.Module, blocks: Sequence[nn.Module], own: set[int], passage: Passage) -> None:
@@ -128,6 +133,11 @@ def put_links(model: nn.Module, own: dict[int, nn.Module], passage: Passage) -> 
         if number not in links:
             links[number] = StageLink(child, number, passage)
         parent.register_module(name, links[number])
+
+
+def parameters_of_blocks(model: nn.Module) -> set[int]:
+    """Identities of the parameters of own blocks."""
+    return {id(one) for link in model.modules() if isinstance(link, StageLink) for one in link.parameters()}
 
 
 def _places(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -54,11 +54,14 @@ class Relay:
     Args:
         stages: The stages of this rank.
         ranks: The ranks of the pipeline.
+
+    Attributes:
+        ranks: Those ranks.
     """
 
     def __init__(self, stages: Stages, ranks: PipelineRanks) -> None:
         self._stages = stages
-        self._ranks = ranks
+        self.ranks = ranks
 
     def run(
         self,
@@ -84,7 +87,7 @@ class Relay:
         Raises:
             StageLostError: Another stage raised an error.
         """
-        stages, ranks = self._stages, self._ranks
+        stages, ranks = self._stages, self.ranks
         handed: list[Handed] = []
         incoming: torch.Tensor | None = None
         value: Any = None
@@ -101,7 +104,7 @@ class Relay:
                 except Exception as error:
                     failure = error
                     own = Handed(error=f"{type(error).__name__}: {error}", is_users=isinstance(error, UserError))
-            own = ranks.told(own, by=ranks.owners[stage])
+            own = Handed(*ranks.told(astuple(own), by=ranks.owners[stage]))
             if failure is not None:
                 raise failure
             _require(own, stage, stages.count)
@@ -113,7 +116,7 @@ class Relay:
 
     def any_rank(self, condition: bool) -> bool:
         """Whether it holds on any rank."""
-        return any(self._ranks.told_by_all(condition))
+        return any(self.ranks.told_by_all(condition))
 
     def _of_stage(self, run: Run, stage: int, number: int, function: Callable[[], Any]) -> tuple[Any, Handed]:
         left, value = self._stages.run(run, stage, number, function)
@@ -124,7 +127,7 @@ class Relay:
 
     def _passed_on(self, stage: int, value: Any, handed: Handed) -> torch.Tensor | None:
         """The hidden states of a stage on the rank of the next one."""
-        ranks = self._ranks
+        ranks = self.ranks
         sender, receiver = ranks.owners[stage], ranks.owners[stage + 1]
         if sender == receiver == ranks.rank:
             got: torch.Tensor = value.detach()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as of_torch
+from torch.distributed.pipelining._utils import InferenceMode
 
 from advisor.methods.pipeline.schedule_rules import stages_per_rank, why_not
+from advisor.replaced import replaced
 
-__all__ = ["Schedule", "schedule_of"]
+__all__ = ["Schedule", "holding_what_is_sent", "schedule_of"]
 
 Schedule = of_torch.PipelineScheduleSingle | of_torch.PipelineScheduleMulti
 
@@ -26,6 +30,13 @@ def schedule_of(name: str, stages: Sequence[PipelineStage], micro_batches: int) 
         stages: The stages of this rank, in order.
         micro_batches: Micro-batches of the step.
     """
+    schedule = _schedule_of(name, stages, micro_batches)
+    if dist.get_backend(stages[0].group) == "fake":
+        schedule._warmup_p2p = _unasked  # type: ignore[method-assign]
+    return schedule
+
+
+def _schedule_of(name: str, stages: Sequence[PipelineStage], micro_batches: int) -> Schedule:
     size = stages[0].group_size
     fits = not why_not(name, micro_batches=micro_batches, size=size)
     # Each micro-batch's loss has its share as a factor already: torch must not divide by their number.
@@ -37,6 +48,31 @@ def schedule_of(name: str, stages: Sequence[PipelineStage], micro_batches: int) 
     if fits:
         return of_torch.ScheduleInterleaved1F1B(list(stages), micro_batches, loss_fn=_loss, scale_grads=False)
     return of_torch.ScheduleLoopedBFS(list(stages), micro_batches, loss_fn=_loss, scale_grads=False)
+
+
+class _Sent:
+    """Holds what is under way until somebody drops it, as the work of a true process group does.
+
+    Args:
+        operations: Sends and receives.
+    """
+
+    def __init__(self, operations: Sequence[dist.P2POp]) -> None:
+        self._tensors = [operation.tensor for operation in operations]
+
+    def wait(self) -> None:
+        """Nothing is under way in truth."""
+
+
+def holding_what_is_sent() -> contextlib.AbstractContextManager[None]:
+    """Context for a step in a trace, whose process group would hold nothing."""
+    return replaced(of_torch, _batch_p2p=lambda operations, desc=None: [_Sent(operations)] if operations else [])
+
+
+def _unasked(stages: Sequence[PipelineStage], *known: bool) -> None:
+    """Do as all ranks do that know what they send: in a trace there is none to ask."""
+    for stage in stages:
+        stage._inference_mode = InferenceMode.STATIC
 
 
 def _loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Generator
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from advisor.errors import MomadviseError, StageLostError
+from advisor.training.processes.exchange import told
 
 __all__ = ["PipelineRanks"]
 
@@ -31,21 +31,9 @@ class PipelineRanks:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def told(self, value: Any, *, by: int) -> Any:
-        """What one rank says, on all of them. Tensors in it arrive on the device."""
-        content = io.BytesIO()
-        if self.rank == by:
-            torch.save(value, content)
-        length = torch.tensor([content.getbuffer().nbytes], device=self.device)
+        """What one rank says, on all of them: tensors (which arrive on the device), numbers and text in containers."""
         with self.waiting():
-            dist.broadcast(length, group=self.group, group_src=by)
-            held = torch.empty(int(length), dtype=torch.uint8, device=self.device)
-            if self.rank == by:
-                held.copy_(torch.frombuffer(bytearray(content.getbuffer()), dtype=torch.uint8))
-            dist.broadcast(held, group=self.group, group_src=by)
-        if self.rank == by:
-            return value
-        # The ranks of one training run the same program: what they say is no less trusted than it.
-        return torch.load(io.BytesIO(held.cpu().numpy().tobytes()), map_location=self.device, weights_only=False)
+            return told(value, self.group, self.device, by=by)
 
     def told_by_all(self, value: Any) -> list[Any]:
         """What every rank says, in their order."""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch import nn
 
 from advisor.errors import MethodRefusedError, StageLostError, WorkloadError
-from advisor.methods.pipeline._leaves import leaves_of_graph, nodes_before
-from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, superfluous
+from advisor.methods.pipeline._leaves import frozen_shown, leaves_of_graph, nodes_before
+from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, stand_ins
 from advisor.methods.pipeline._passage import Run
-from advisor.methods.pipeline._places import StageLink
+from advisor.methods.pipeline._places import StageLink, parameters_of_blocks
 from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
 from advisor.methods.pipeline._stages import Stages
 from advisor.methods.pipeline.balance import Cost
 from advisor.training.processes.distribution import plain_names
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "output_of_stage", "used_in_stage"]
 
 _NUMBER = -1
 """Every pass draws the same random numbers, so that their outputs can be compared."""
@@ -71,7 +70,7 @@ class Rehearsal:
         """
         model = self._stages.model
         outside = [inner for module in outside_modules(model) for inner in module.modules()]
-        blocks = {id(one) for link in model.modules() if isinstance(link, StageLink) for one in link.parameters()}
+        blocks = parameters_of_blocks(model)
         self.used = set(blocks)
         blocks -= {id(one) for module in outside for one in module._parameters.values() if one is not None}
         outputs: dict[int, torch.Tensor] = {}
@@ -79,29 +78,19 @@ class Rehearsal:
         shared = _of_several_blocks(model)
 
         def seen(stage: int, run: Run, value: Any) -> None:
-            value = _output(value, is_last=run.is_last)
-            self.used |= _used(value, run, blocks)
+            value = output_of_stage(value, is_last=run.is_last)
+            self.used |= used_in_stage(value, run, blocks)
             self.splits &= stage == 0 or _can_split(
                 value if run.last_hidden is None else run.last_hidden, blocks - shared, trained
             )
             outputs[stage] = value.detach().clone()
 
-        frozen = [
-            one
-            for one in model.parameters()
-            if id(one) not in blocks and not one.requires_grad and one.is_floating_point() and not one.is_inference()
-        ]
-        trained = {id(one) for one in model.parameters() if one.requires_grad}
         calls = self._calls = Calls(outside, self._stages.passage)
         try:
-            for one in frozen:  # no graph shows where they are used otherwise
-                one.requires_grad_(True)
-            with undisturbed(list(model.buffers()), self._device):
+            with frozen_shown(model, without=blocks) as trained, undisturbed(list(model.buffers()), self._device):
                 self.handed, _ = self._relay.run(function, number=_NUMBER, watched=True, seen=seen)
         finally:
             calls.end()
-            for one in frozen:
-                one.requires_grad_(False)
         self.drew = any(each.drew for each in self.handed)
         self._leave_out(function, calls, outputs)
 
@@ -112,13 +101,9 @@ class Rehearsal:
 
         def compare(stage: int, run: Run, value: Any) -> None:
             nonlocal same
-            same &= torch.equal(_output(value, is_last=run.is_last).detach(), outputs[stage])
+            same &= torch.equal(output_of_stage(value, is_last=run.is_last).detach(), outputs[stage])
 
-        for module, is_called in superfluous(self._stages.model, self.used, calls, has_last=has_last):
-            if not any(isinstance(one, DTensor) for one in module.parameters()):
-                # A module that cannot be copied is no mistake: it stays.
-                with contextlib.suppress(Exception):
-                    self.not_needed.append(StandIn(module, is_called=is_called, device=self._device))
+        self.not_needed = stand_ins(self._stages.model, self.used, calls, has_last=has_last, device=self._device)
         with undisturbed(list(self._stages.model.buffers()), self._device):
             try:
                 self.handed, _ = self._relay.run(function, number=_NUMBER, seen=compare, clock=self._clock)
@@ -129,15 +114,23 @@ class Rehearsal:
         if self._relay.any_rank(not same):
             self.run(function)
 
+    def users(self, parameters: Mapping[str, nn.Parameter]) -> list[set[str]]:
+        """For each rank the names of the parameters that it computes with; every rank calls it.
+
+        Args:
+            parameters: Name -> parameter of this rank.
+        """
+        return self._relay.ranks.told_by_all({name for name, one in parameters.items() if id(one) in self.used})
+
     def late_buffers(self) -> set[str]:
-        """Plain names of the buffers of modules that are called after the blocks only."""
-        if self._calls is None:
-            return set()
-        after = self._calls.after - self._calls.before
+        """Plain names of the buffers of modules that are called after the blocks only; every rank calls it."""
+        after = set() if self._calls is None else self._calls.after - self._calls.before
         modules = plain_names(dict(self._stages.model.named_modules()))
-        return {
+        own = {
             f"{name}.{buffer}" for name, module in modules.items() if id(module) in after for buffer in module._buffers
         }
+        found: set[str] = self._relay.ranks.told(own, by=self._relay.ranks.owners[-1])
+        return found
 
     def _clock(self) -> float:
         if self._device.type == "cuda":
@@ -201,7 +194,7 @@ def _can_split(hidden: torch.Tensor, blocks: set[int], trained: set[int]) -> boo
     return not (leaves_of_graph([hidden]) & trained) - blocks
 
 
-def _of_several_blocks(model: torch.nn.Module) -> set[int]:
+def _of_several_blocks(model: nn.Module) -> set[int]:
     seen: set[int] = set()
     several: set[int] = set()
     for link in model.modules():
@@ -212,14 +205,24 @@ def _of_several_blocks(model: torch.nn.Module) -> set[int]:
     return several
 
 
-def _output(value: Any, *, is_last: bool) -> torch.Tensor:
+def output_of_stage(value: Any, *, is_last: bool) -> torch.Tensor:
+    """What a stage returned, if it is what it must be.
+
+    Raises:
+        WorkloadError: It is no tensor, or no loss in the last stage.
+    """
     if not isinstance(value, torch.Tensor) or (is_last and value.numel() != 1):
         raise WorkloadError(f"compute_loss must return a scalar tensor, but it returned a {type(value).__name__}")
     return value
 
 
-def _used(value: torch.Tensor, run: Run, blocks: set[int]) -> set[int]:
-    """The leaves that a stage computed with.
+def used_in_stage(value: torch.Tensor, run: Run, blocks: set[int]) -> set[int]:
+    """The leaves that a watched stage computed with.
+
+    Args:
+        value: What it returned.
+        run: Its pass.
+        blocks: Identities of the parameters of its blocks alone.
 
     Raises:
         MethodRefusedError: Among them is what another stage should have computed.

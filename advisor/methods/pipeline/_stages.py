@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.pipelining import PipelineStage
 
 from advisor.methods.pipeline._common_draws import CommonDraws
@@ -88,6 +89,7 @@ class StageModule(nn.Module):
         model: The model that the stages of this rank share.
         index: Number of the stage.
         compute: ``(stage, hidden states from the stage before, number of the micro-batch) -> output``.
+        micro_batches: Micro-batches of a step.
     """
 
     def __init__(
@@ -95,15 +97,21 @@ class StageModule(nn.Module):
         model: nn.Module,
         index: int,
         compute: Callable[[int, torch.Tensor | None, int], torch.Tensor],
+        micro_batches: int,
     ) -> None:
         super().__init__()
         self.model = model
         self.index = index
         self._compute = compute
+        self._micro_batches = micro_batches
+        self._called = 0
 
     def forward(self, incoming: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         """What the stage sends on, or the loss as one element."""
-        return self._compute(self.index, incoming if self.index else None, int(number))
+        # In a trace it has no value, but every schedule takes micro-batches in their order.
+        which = self._called % self._micro_batches if isinstance(number, FakeTensor) else int(number)
+        self._called += 1
+        return self._compute(self.index, incoming if self.index else None, which)
 
 
 def torch_stage(

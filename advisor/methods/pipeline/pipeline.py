@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from advisor.errors import MethodRefusedError, NothingPredictedError
+from advisor.errors import MethodRefusedError
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
 from advisor.hardware.mesh import Mesh, MeshAxis
@@ -115,15 +115,9 @@ class Pipeline(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Take the blocks of other devices out of the model, and run its passes by the schedule."""
-        import torch.distributed as dist
-
         from advisor.methods.pipeline._staged_training import StagedTraining
         from advisor.training.structure import find_blocks
 
-        if dist.get_backend(training.world.pipeline.device_group) == "fake":
-            raise NothingPredictedError(
-                "stages of a pipeline wait for each other's hidden states, and a trace has one process"
-            )
         blocks = find_blocks(training.model, training.blocks)
         bounds = _read(training.settled[self.name], len(blocks)) if self.name in training.settled else None
         cut = StagedTraining(

@@ -23,7 +23,7 @@ from advisor.training.batch.tree import move
 from advisor.training.structure import find_blocks
 from advisor.training.training import Training
 
-__all__ = ["Probed", "probed", "slice_training"]
+__all__ = ["probed", "slice_training"]
 
 _NAME = "tensor_parallel"
 
@@ -40,24 +40,6 @@ class _Answer(msgspec.Struct, frozen=True):
 
     settled: str = ""
     refusal: str = ""
-
-
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """What facts say of slicing, each by the number of devices.
-
-    Attributes:
-        degrees: Share of the model's parameters that is sliced.
-        refusals: Why nothing can be.
-        sequence: Why tokens cannot be divided.
-        vocabulary: Why rows of the vocabulary cannot be shared.
-        whole: What stays whole, and why.
-    """
-
-    degrees: dict[int, float] = {}
-    refusals: dict[int, str] = {}
-    sequence: dict[int, str] = {}
-    vocabulary: dict[int, str] = {}
-    whole: dict[int, str] = {}
 
 
 def slice_training(training: Training, *, sequence: bool, vocabulary: bool) -> None:
@@ -105,41 +87,47 @@ def slice_training(training: Training, *, sequence: bool, vocabulary: bool) -> N
         training.notes.append(f"tensor_parallel: {share}: {'; '.join(derivation.reasons)}")
 
 
-def probed(training: Training, blocks: list[nn.Module], batch: Any, degrees: Iterable[int]) -> Probed:
+def probed(training: Training, batch: Any, degrees: Iterable[int]) -> dict[str, dict[int, Any]]:
     """What each number of devices can slice of a model, which is left as it was.
 
     Args:
         training: A training to which no method was applied.
-        blocks: Its model's blocks.
         batch: A small batch.
         degrees: The numbers.
+
+    Returns:
+        Fields of :class:`~advisor.workload.facts.Facts`, each by the number of devices.
     """
     model = training.model
+    blocks = find_blocks(model, training.blocks)
     if not blocks:
         reason = judge_blocks(0, 1, type(model).__name__).reason
-        return Probed(refusals=dict.fromkeys(degrees, reason))
+        return {"tensor_refusals": dict.fromkeys(degrees, reason)}
     moved = move(batch, training.device)
-    found = Probed()
+    fields = ("degrees", "plans", "refusals", "whole")
+    found: dict[str, dict[int, Any]] = {f"tensor_{field}": {} for field in fields}
+    found |= {"sequence_refusals": {}, "vocabulary_refusals": {}}
     total = sum(parameter.numel() for parameter in model.parameters())
     for degree in degrees:
         try:
             derivation = derive(model, blocks, lambda model: training.compute_loss(model, moved), degree)
             derivation.require(sequence=False)
         except MethodRefusedError as error:
-            found.refusals[degree] = str(error)
+            found["tensor_refusals"][degree] = str(error)
             continue
         held = sum(parameter.numel() for block in blocks for parameter in block.parameters())
-        found.degrees[degree] = (1 - derivation.whole_share) * held / max(1, total)
+        found["tensor_degrees"][degree] = (1 - derivation.whole_share) * held / max(1, total)
+        found["tensor_plans"][degree] = written_plan(derivation)
         if derivation.no_sequence:
-            found.sequence[degree] = f"sequence=True cannot divide the tokens: {derivation.no_sequence}"
+            found["sequence_refusals"][degree] = f"sequence=True cannot divide the tokens: {derivation.no_sequence}"
         if derivation.reasons:
-            found.whole[degree] = "; ".join(derivation.reasons)
+            found["tensor_whole"][degree] = "; ".join(derivation.reasons)
         try:
             reason = why_not_sliced(model, vocabulary_weights(model, blocks), degree)
         except MethodRefusedError as error:
             reason = str(error)
         if reason:
-            found.vocabulary[degree] = reason
+            found["vocabulary_refusals"][degree] = reason
     return found
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from advisor.goal import Fidelity
 from advisor.hardware.hardware import Hardware
@@ -93,6 +95,20 @@ class TensorParallelism(Method):
                 "evenly; pad the samples, or use sequence=False"
             )
         return facts.vocabulary_refusals.get(mesh.tensor, "") if parameters["vocabulary"] else ""
+
+    def facts_of(self, training: Training, batch: Any, degrees: tuple[int, ...]) -> dict[str, Any]:
+        """What each number of devices can slice, and how."""
+        from advisor.methods.tensor_parallel._sliced_training import probed
+
+        return dict(probed(training, batch, degrees)) if degrees else {}
+
+    def settled_by(self, parameters: Mapping[str, ParameterValue], mesh: Mesh, facts: Facts) -> str | None:
+        """The plan of the probe, so that no trial looks for it again, and a trace has it."""
+        plan = facts.tensor_plans.get(mesh.tensor)
+        if plan is None:
+            return None
+        sliced_loss = bool(parameters["vocabulary"]) and facts.linear_head
+        return msgspec.json.encode({"plan": msgspec.Raw(plan.encode()), "sliced_loss": sliced_loss}).decode()
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Slice the blocks, by the policy's plan or by one that is found on an example batch."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from advisor.measure.memory.operator_mode import OperatorMode
-from advisor.measure.memory.storages import StorageSet, is_in, tensors_in
+from advisor.measure.memory.storages import StorageSet, is_in, tensors_in, view_bytes
 from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
 from advisor.predict.trace.scratch import Call, call_of
@@ -21,6 +21,13 @@ __all__ = ["LoggedCall", "StorageLog"]
 
 _PRODUCTS = {f"{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot")}
 """What cuBLAS computes."""
+
+_WHOLE_INSIDE = ("all_gather_into_tensor.default", "reduce_scatter_tensor.default")
+"""Collectives for which gloo takes memory for the whole tensor: to gather into, and to sum in.
+
+Source: ``AsyncAllgatherWork`` and ``ProcessGroupGloo::reduce_scatter_tensor_coalesced`` in
+``torch/csrc/distributed/c10d/ProcessGroupGloo.cpp`` of PyTorch.
+"""
 
 _LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 
@@ -42,7 +49,7 @@ class LoggedCall(NamedTuple):
 class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that numbers storages in the order of their birth, and logs how they grow, shrink and die.
 
-    What an operator allocates and frees before it returns is not seen.
+    What an operator allocates and frees before it returns is not seen, except for what gloo takes.
 
     Args:
         device: Type of the device whose storages are followed. A fake tensor says where it would be.
@@ -126,9 +133,17 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
             self.workspace_calls.append(LoggedCall(begin, births, described(func, args, kwargs, result)))
         else:
             self.add(result, name)
+            if name in _WHOLE_INSIDE and self.device == "cpu" and not self.stands_for_another:
+                self._note_inside(name, max(view_bytes([args[0]]), view_bytes([result])))
             if name in _PRODUCTS:
                 self.products.setdefault(torch._C._current_graph_task_id() != -1, len(self.events))
         return result
+
+    def _note_inside(self, operator: str, size: int) -> None:
+        """An operator takes memory beside its results, and frees it."""
+        number = len(self.operators)
+        self.operators.append(f"inside {operator}")
+        self.events += [(number, size), (number, -size)]
 
     def _born(self, tensor: torch.Tensor, operator: str) -> int | None:
         """The index of the event of a result's birth, if it is a new storage."""

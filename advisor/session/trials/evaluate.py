@@ -12,7 +12,14 @@ from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.timing import NEAR
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
-from advisor.search.sizing.batching import AFTER_FLUSHES, AFTER_OUT_OF_MEMORY, Batch, choose_batch, pipeline_passes
+from advisor.search.sizing.batching import (
+    AFTER_FLUSHES,
+    AFTER_OUT_OF_MEMORY,
+    Batch,
+    choose_batch,
+    does_not_fit,
+    pipeline_passes,
+)
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
@@ -290,6 +297,8 @@ class Evaluator:
         known = self._trials.model_of(combination)
         if known is not None:
             return known, None
+        if (too_full := self._predicted_not_to_fit(combination, role)) is not None:
+            return None, too_full
         largest = largest_of_global_batch(combination, self._goal)
         plain = self._trials.reference(combination.data_degree)
         if plain is not None and combination != plain and self._trials.sizing_of(plain) is None:
@@ -302,6 +311,18 @@ class Evaluator:
         if model is not None:
             return model, None
         return None, self._make.failed_sizing(policy, role, result)
+
+    def _predicted_not_to_fit(self, combination: Combination, role: Role) -> Candidate | None:
+        """Why a combination needs no profiling runs: not even one sample fits on its fullest device."""
+        if combination.mesh == DATA_ONLY:
+            return None
+        policy = self._make.policy(combination, Batch(1, pipeline_passes(combination.mesh)))
+        self._progress.trial_started(self.number, policy, f"predicting the memory of its fullest device{self._where}")
+        need, limit = self._trials.fullest_bytes(combination), self._goal.limit_on(combination.gpu_count)
+        if need is None or need <= limit:
+            return None
+        reason = f"{does_not_fit(need_bytes=need, limit_bytes=limit)} (a trace of its fullest device)"
+        return self._make.unmeasured(policy, role, Outcome.SCREENED, reason, need)
 
     def _batch(self, model: MemoryModel, fraction: float, combination: Combination) -> Batch | None:
         """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""

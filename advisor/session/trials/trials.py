@@ -19,13 +19,22 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
+from advisor.session.trials.fullest_device import fullest_bytes, settled_by_probe
 from advisor.session.trials.known import Known, ran_not_even_once
 from advisor.session.trials.micro_batches import largest_of_samples, profiled_passes
 from advisor.session.trials.probe import first_batch
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.result import ConfirmResult, FidelityResult, PairResult, Result, SizeResult, TimeResult
+from advisor.trial.result import (
+    ConfirmResult,
+    FidelityResult,
+    PairResult,
+    PredictResult,
+    Result,
+    SizeResult,
+    TimeResult,
+)
 from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, TimeTrial, Trial
 
 __all__ = ["Trials"]
@@ -140,7 +149,9 @@ class Trials:
         return self._run(
             self._spec(
                 SizeTrial,
-                combination.policy(first_batch, profiled_passes(combination, self._goal)),
+                combination.policy(
+                    first_batch, profiled_passes(combination, self._goal), settled=self._settled(combination)
+                ),
                 measure_seconds=self._limits.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
@@ -224,6 +235,22 @@ class Trials:
             counts_work=True,
         )
         return self._run(spec).work
+
+    def fullest_bytes(self, combination: Combination) -> int | None:
+        """What one sample takes on the fullest device of a mesh, where that is a question that a trace answers."""
+
+        def traced(policy: Policy, rank: int) -> PredictResult:
+            seconds, usable = self._limits.trace_limit_seconds, self._context.usable_bytes
+            return self._run(
+                self._spec(PredictTrial, policy, hard_limit_seconds=seconds, memory_limit_bytes=usable, rank=rank)
+            )
+
+        policy = combination.policy(1, profiled_passes(combination, self._goal), settled=self._settled(combination))
+        return fullest_bytes(policy, self._context.facts, self._goal.limit_on(combination.gpu_count), traced)
+
+    def _settled(self, combination: Combination) -> dict[str, str]:
+        """What the probe has settled already, of the model that it saw."""
+        return {} if self._model_size else settled_by_probe(combination, self._context.facts)
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
         """Run an emitted wrapper in a fresh process."""

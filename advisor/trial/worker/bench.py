@@ -87,6 +87,7 @@ class Bench(Generic[_S]):
         self.data = BatchSource(spec, self.workload, self.world)
         """The batches."""
         self.data.batches(spec.policy.global_batch)
+        self._example = self._small_batch()
         # Everything that exists now is data on the host: the batches and their data set.
         self.data.host_data.add_living(torch.device("cpu"))
         if prepared is not None:
@@ -123,7 +124,7 @@ class Bench(Generic[_S]):
             sample_dims=self.data.layout.sample_dims,
             reduction=self.data.layout.reduction,
             **self.options(),
-            **self._example(policy),
+            **self._examples(policy),
         )
 
     def wrapped_training(self, wrapper: Path, text: str = "") -> contextlib.AbstractContextManager[Training]:
@@ -135,7 +136,7 @@ class Bench(Generic[_S]):
             code = wrapper.read_text(encoding="utf-8") if wrapper.exists() else text
             assert code, f"{wrapper} must be a Python file"
             exec(compile(code, str(wrapper), "exec"), module.__dict__)
-            options = self.options() | self._example(self.spec.policy)
+            options = self.options() | self._examples(self.spec.policy)
             training: Training = module.prepare(model, device=self.device, **options)
             return training
 
@@ -165,13 +166,16 @@ class Bench(Generic[_S]):
         names = ("compute_loss", "build_optimizer", "count_targets", "linear_head", "max_grad_norm", "blocks")
         return {name: value for name in names if (value := getattr(self.workload, name))}
 
-    def _example(self, policy: Policy) -> dict[str, Any]:
+    def _examples(self, policy: Policy) -> dict[str, Any]:
         """A small batch, where a model must be seen before it is divided."""
-        if policy.axes.model_degree == 1:
-            return {}
-        batch = self.data.batches(self.spec.policy.global_batch)[0]
-        layout = self.data.layout
-        return {"example_batch": batch if layout.why_uncut else split(batch, _EXAMPLE_SAMPLES, layout.sample_dims)[0]}
+        return {} if policy.axes.model_degree == 1 else {"example_batch": self._example}
+
+    def _small_batch(self) -> Any:
+        """A few samples of the first batch, drawn once: what is drawn in a trace would count as memory of a step."""
+        if self.spec.policy.axes.model_degree == 1:
+            return None
+        batch, layout = self.data.batches(self.spec.policy.global_batch)[0], self.data.layout
+        return batch if layout.why_uncut else split(batch, _EXAMPLE_SAMPLES, layout.sample_dims)[0]
 
     def user_functions(self) -> list[Callable[..., Any]]:
         """The workload's functions; their files may hold more state that a step changes."""

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.errors import MethodRefusedError, NothingPredictedError, WorkloadError
 from advisor.measure.speed.device_rates import device_rates
 from advisor.predict.cuda.on_cuda import on_cuda, standing_for
 from advisor.predict.cuda.optimizers import optimizers_as_with_values
@@ -201,4 +201,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, DynamicOutputShapeException):
         return "the shape of a result depends on values (nonzero, a mask as an index), and a trace has no values"
     text = str(error).strip()
+    if isinstance(error, NothingPredictedError):
+        return text
     return f"a trace without values raised {type(error).__name__}{f': {text.splitlines()[0]}' if text else ''}"

@@ -17,9 +17,9 @@ from advisor.measure.batches.splitting import Splitting, splitting_of
 from advisor.measure.memory.meter import MemoryMeter
 from advisor.measure.speed.device_rates import device_rates
 from advisor.measure.speed.thread_rates import sharing_among, thread_rates, undisturbed_threads
+from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.kernels._linear_head import exposes_linear_head
 from advisor.methods.optimizers.optimizer_class import class_name_of
-from advisor.methods.tensor_parallel._sliced_training import Probed, probed
 from advisor.training import structure
 from advisor.training.batch.tree import split
 from advisor.training.compiler import why_not_compiled
@@ -32,6 +32,7 @@ from advisor.trial.spec import ProbeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import is_out_of_memory
 from advisor.workload._user_functions import Workload
+from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.facts import Facts
 from advisor.workload.identity import ModelIdentity
 from advisor.workload.reads import reads_so_far
@@ -47,7 +48,7 @@ alone is none that every model takes, nor is an odd number."""
 _LARGER = (16, 9)
 """The same of a look at more samples, where that is quick."""
 
-_SAMPLES_TO_SLICE = 2
+_SAMPLES_TO_LOOK_AT = 2
 """One alone may be none that a model takes; more take longer."""
 
 _Option = bool | int | float | str | None
@@ -123,7 +124,6 @@ def _facts(
     model = training.model
     bench.notes += bench.workload.notes
     rates = device_rates(bench.device, threads)
-    sliced = _sliced(bench, training, batch, blocks, found)
     return Facts(
         model_class=type(model).__name__,
         parameter_count=structure.parameter_count(model),
@@ -145,11 +145,6 @@ def _facts(
         matrices=structure.matrix_shapes(model),
         hidden_matrices=len(structure.hidden_matrices(model, blocks)),
         parameter_dtypes=structure.parameter_dtypes(model),
-        tensor_degrees=sliced.degrees,
-        tensor_refusals=sliced.refusals,
-        tensor_whole=sliced.whole,
-        sequence_refusals=sliced.sequence,
-        vocabulary_refusals=sliced.vocabulary,
         compiler=why_not_compiled(bench.device),
         matmul_flops_per_second=rates.matmul_flops_per_second,
         device_rates=rates,
@@ -157,29 +152,27 @@ def _facts(
         workload_options=tuple(bench.options()),
         size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
         libraries=libraries(bench.spec.libraries),
+        **_of_methods(bench, training, batch, found["batch_layout"]),
         **found,
     )
 
 
-def _sliced(
-    bench: Bench[ProbeTrial], training: Training, batch: Any, blocks: Sequence[torch.nn.Module], found: dict[str, Any]
-) -> Probed:
-    """What devices can divide of each layer; nothing where it was not asked for, or not even a look fits.
+def _of_methods(bench: Bench[ProbeTrial], training: Training, batch: Any, layout: BatchLayout) -> dict[str, Any]:
+    """The facts that methods find out themselves; none where not even a look fits.
 
-    A look is a forward pass in which one block of each kind computes: it fits where a step does not.
+    A look may be a forward pass in which one block of each kind computes: it fits where a step does not.
     """
-    if not bench.spec.tensor_degrees:
-        return Probed()
-    layout = found["batch_layout"]
     if not layout.why_uncut:
-        batch = split(batch, _SAMPLES_TO_SLICE, layout.sample_dims)[0]
-    try:
-        return probed(training, list(blocks), batch, bench.spec.tensor_degrees)
-    except Exception as error:
-        if not is_out_of_memory(error, bench.device, bench.refusals):
-            raise
-        bench.empty_cache()
-        return Probed()
+        batch = split(batch, _SAMPLES_TO_LOOK_AT, layout.sample_dims)[0]
+    found: dict[str, Any] = {}
+    for method in CATALOGUE:
+        try:
+            found |= method.facts_of(training, batch, bench.spec.tensor_degrees)
+        except Exception as error:
+            if not is_out_of_memory(error, bench.device, bench.refusals):
+                raise
+            bench.empty_cache()
+    return found
 
 
 def _first_loss(
