@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
-from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
+from advisor.options import CHECK, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
 from advisor.text.printable import printable
 
-__all__ = ["EXIT_USER_ERROR", "Parser", "complain", "predict_parser", "tune_parser", "verify_parser"]
+__all__ = ["EXIT_USER_ERROR", "Parser", "check_parser", "complain", "predict_parser", "tune_parser", "verify_parser"]
 
 EXIT_USER_ERROR = 2
 
@@ -23,13 +23,12 @@ _TUNE = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
-       momadvise methods [NAME]        the methods, and which apply here
-       momadvise hardware              the devices, their memory and rates
+       momadvise check POLICY [MODEL]  is a policy.yaml still right here?
+       momadvise methods [NAME] | hardware    methods, devices and rates here
 
-Measures on your own devices how to train MODEL (a Python file with
-build_model() and make_batch(batch_size), or hf:TYPE, or a config.json), and
-writes policy.yaml and wrapper.py, which apply what it found. Ctrl-C keeps the
-best so far; the same command again continues.
+Measures here how to train MODEL (a Python file with build_model() and
+make_batch(batch_size), hf:TYPE or a config.json), and writes policy.yaml and
+wrapper.py. Ctrl-C keeps the best so far; the same command again continues.
 
 {sections}
   --version, -h, --help
@@ -62,6 +61,22 @@ memory and speed in turn with plain training. It keeps nothing.
 
 Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
 (plain training does not run, or time ran out), 2 a mistake that you can fix.
+"""
+
+
+_CHECK = """\
+usage: momadvise check POLICY [MODEL] [options]
+
+Was POLICY, a policy.yaml, measured for what is here now? It compares model,
+batches, code, device, versions and limits with those in the file, one line per
+difference. The model (without MODEL: the one that the policy names) is built
+but not trained.
+
+{sections}
+  -h, --help
+
+Exit status: 0 it holds, 3 it is stale, 4 it holds but speed or memory moved
+(--remeasure), 1 it cannot be told, 2 a mistake that you can fix.
 """
 
 
@@ -127,6 +142,11 @@ def predict_parser() -> Parser:
 def verify_parser() -> Parser:
     """The parser of ``momadvise verify POLICY MODEL``."""
     return Parser("momadvise verify", _VERIFY, VERIFY, {"policy": None, "model": None})
+
+
+def check_parser() -> Parser:
+    """The parser of ``momadvise check POLICY [MODEL]``."""
+    return Parser("momadvise check", _CHECK, CHECK, {"policy": None, "model": "?"})
 
 
 def complain(message: str) -> None:

@@ -30,7 +30,7 @@ from advisor.session.ledger import Ledger
 from advisor.session.loop import SearchLoop
 from advisor.session.preparation import Preparation
 from advisor.session.setup.fit import fit_to_workload
-from advisor.session.setup.same_model import keep_identity, model_of
+from advisor.session.setup.same_model import identity_in, keep_identity, model_of
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
@@ -106,7 +106,7 @@ class Tuning:
             space = preparation.space
             degrees = _divisors(preparation.gpu_counts) if space.divides(MeshAxis.TENSOR) else ()
             facts, probed = probe(request, hardware, usable, space.libraries, degrees, budget=budget, runner=runner)
-            keep_identity(self.folder, probed)
+            keep_identity(self.folder, probed, request.source)
             goal, resolved = fit_to_workload(request, space, self.goal, facts, hardware, self._say)
             context = StudyContext(
                 request=request,
@@ -245,7 +245,7 @@ class Tuning:
             folder=self.folder,
             workload=context.request.source.name,
             hardware=context.hardware,
-            fingerprints=self.preparation.marker.fingerprints,
+            fingerprints=self.preparation.marker.fingerprints_with(identity_in(self.folder)),
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.machinery
-import importlib.metadata
 import json
 import os
 import re
@@ -17,9 +16,10 @@ from pathlib import Path
 from advisor.errors import WorkloadError
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
-from advisor.workload.fingerprint import digest_of, files_fingerprint
+from advisor.workload.fingerprint import digest_of
 from advisor.workload.missing_functions import check_contract
-from advisor.workload.workload import WorkloadKind, WorkloadSource
+from advisor.workload.reachable_code import local_code
+from advisor.workload.workload import FUNCTIONS, WorkloadKind, WorkloadSource
 
 __all__ = ["resolve_source"]
 
@@ -70,12 +70,14 @@ def _found(path: Path, text: str) -> WorkloadSource:
 def _file_source(path: Path, root: Path | None, name: str) -> WorkloadSource:
     """A file; with ``root``, it is part of a package below that folder and imported by its dotted name."""
     check_contract(path)
+    fingerprint, files = local_code(path, root or path.parent, FUNCTIONS)
     return WorkloadSource(
         kind=WorkloadKind.FILE,
         location=str(path),
         import_paths=() if root is None else (str(root),),
         name=name,
-        fingerprint=files_fingerprint(path, root or path.parent),
+        fingerprint=fingerprint,
+        files=files,
     )
 
 
@@ -126,9 +128,15 @@ def _hugging_face_type(model_type: str) -> WorkloadSource:
     return _hugging_face_source(model_type, model_type, "hugging face type", model_type)
 
 
-def _hugging_face_source(location: str, name: str, *content: str | bytes) -> WorkloadSource:
-    fingerprint = digest_of(*content, importlib.metadata.version("transformers"))
-    return WorkloadSource(kind=WorkloadKind.HUGGING_FACE, location=location, name=name, fingerprint=fingerprint)
+def _hugging_face_source(location: str, name: str, *content: str) -> WorkloadSource:
+    """The version of transformers is that of the library that the model's modules come from."""
+    return WorkloadSource(
+        kind=WorkloadKind.HUGGING_FACE,
+        location=location,
+        name=name,
+        fingerprint=digest_of(*content),
+        files=(location,) if os.path.isabs(location) else (),
+    )
 
 
 def _config_folder(folder: Path) -> WorkloadSource:
@@ -157,7 +165,9 @@ def _config_file(path: Path) -> WorkloadSource:
             'Add it, for example {"model_type": "bert", ...}.'
         )
     name = path.parent.name if path.name == "config.json" else path.stem
-    return _hugging_face_source(str(path), name or model_type, "hugging face config", content)
+    return _hugging_face_source(
+        str(path), name or model_type, "hugging face config", json.dumps(config, sort_keys=True)
+    )
 
 
 def _near_files(path: Path) -> str:

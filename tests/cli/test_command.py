@@ -85,7 +85,15 @@ def test_the_package_is_the_command_where_scripts_are_not_on_the_path() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h"), ("predict", "--help"), ("verify", "--help")],
+    [
+        ("--help",),
+        ("-h",),
+        ("methods", "--help"),
+        ("hardware", "-h"),
+        ("predict", "--help"),
+        ("verify", "--help"),
+        ("check", "--help"),
+    ],
 )
 def test_help_fits_on_one_screen(arguments: tuple[str, ...], tmp_path: Path) -> None:
     result = run_command(*arguments, cwd=tmp_path)
