@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.version import __version__
 
 if TYPE_CHECKING:
-    from advisor.api import Answer, tune
+    from advisor.api import Answer, PolicyCheck, check, tune
     from advisor.errors import MomadviseError, UserError
     from advisor.hardware.mesh import Mesh
     from advisor.methods.setting import MethodSetting, use
@@ -27,11 +27,13 @@ __all__ = [
     "MethodSetting",
     "MomadviseError",
     "Policy",
+    "PolicyCheck",
     "Reduction",
     "Training",
     "UserError",
     "__version__",
     "apply_policy",
+    "check",
     "load_policy_file",
     "tune",
     "use",
@@ -43,10 +45,12 @@ _HOME = {
     "MethodSetting": "advisor.methods.setting",
     "MomadviseError": "advisor.errors",
     "Policy": "advisor.policy.policy",
+    "PolicyCheck": "advisor.api",
     "Reduction": "advisor.workload.reduction",
     "Training": "advisor.training.training",
     "UserError": "advisor.errors",
     "apply_policy": "advisor.policy.apply",
+    "check": "advisor.api",
     "load_policy_file": "advisor.policy.file",
     "tune": "advisor.api",
     "use": "advisor.methods.setting",

@@ -1,4 +1,4 @@
-"""The library call ``advisor.tune``, for use in a training script."""
+"""The library calls ``advisor.tune`` and ``advisor.check``, for use in a training script."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from advisor.decide.answer import Answer
+from advisor.decide.policy_status import PolicyCheck
 from advisor.errors import OptionError
 from advisor.exports.trainer_file import TrainerFile, read_trainer_file
 from advisor.goal import Fidelity, GoalKind, Preference, Price
 from advisor.goal_text import parse_floor, parse_gpu_counts
-from advisor.options import GOAL, TUNE, Option, options_of
+from advisor.options import CHECK, GOAL, TUNE, Option, options_of
 from advisor.policy.baseline import baseline_of_file
 from advisor.search.propose.proposal import SamplerName
 from advisor.session.request import TuneRequest
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from advisor.report.progress import Progress
 
-__all__ = ["Answer", "tune"]
+__all__ = ["Answer", "PolicyCheck", "check", "tune"]
 
 _ENUMS: dict[str, type[enum.Enum]] = {"goal": GoalKind, "fidelity": Fidelity, "sampler": SamplerName}
 
@@ -147,6 +148,85 @@ def tune(
 
     refuse_while_importing("advisor.tune")
     return run_session(_request(given), LoggingProgress() if progress is None else progress)
+
+
+def check(
+    policy: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    *,
+    build_model: Callable[..., torch.nn.Module] | None = None,
+    make_batch: Callable[..., Any] | None = None,
+    compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
+    build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    count_targets: Callable[[Any], int | float] | None = None,
+    linear_head: Callable[[torch.nn.Module, Any], Any] | None = None,
+    strict: bool = False,
+    remeasure: bool = False,
+    device: str | None = None,
+    memory_limit: str | int | None = None,
+    global_batch: int | None = None,
+    max_latency: str | float | None = None,
+    max_cost: float | None = None,
+    deadline: str | float | None = None,
+    iterations: int | None = None,
+    price: float | None = None,
+    kwh_price: float | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> PolicyCheck:
+    """Say whether a policy still holds here: for this model, device and these versions.
+
+    The model is built in another process, and not trained. A training may begin with it::
+
+        check = advisor.check("policy.yaml", "model.py")
+        if not check.holds:
+            raise SystemExit(check.words)
+
+    Args:
+        policy: The policy file.
+        model: As for :func:`tune`, or give functions instead; by default the model that the policy names.
+        build_model: As for :func:`tune`, with the five that follow.
+        make_batch: Likewise.
+        compute_loss: Likewise.
+        build_optimizer: Likewise.
+        count_targets: Likewise.
+        linear_head: Likewise.
+        strict: Let warnings, such as another driver, make the policy stale.
+        remeasure: If nothing differs, run wrapper and plain training again, in turn.
+        device: The device to train on (default: one of the kind that the policy was measured on).
+        memory_limit: What would be asked for now, with the seven that follow; those not given are as in the policy.
+        global_batch: Likewise.
+        max_latency: Likewise, for a policy of the goal ``cheapest``.
+        max_cost: Likewise.
+        deadline: Likewise.
+        iterations: Likewise.
+        price: Likewise.
+        kwh_price: Likewise.
+        tell: Hears what is being done, in a few words.
+
+    Returns:
+        ``check.holds``, ``check.status`` and ``check.differences``.
+
+    Raises:
+        UserError: A mistake that the user can fix.
+    """
+    given = dict(locals())
+    from advisor.session.check import CheckRequest, run_check
+
+    refuse_while_importing("advisor.check")
+    stated = any(given[name] is not None for name in ("model", *FUNCTIONS))
+    records: dict[str, dict[str, Any]] = {"": {}, "preference": {}}
+    for option in options_of(*CHECK):
+        value = given.get(option.keyword)
+        if option.in_library and value is not None:
+            record, _, field = (option.field or option.keyword).rpartition(".")
+            records[record][field] = value if option.kind == "switch" else _read(value, option)
+    request = CheckRequest(
+        policy_file=path_of(policy, "A policy file", OptionError),
+        source=_source(model, given) if stated else None,
+        preference=Preference(**records["preference"]),
+        **records[""],
+    )
+    return run_check(request, tell or (lambda doing: None))
 
 
 def _source(model: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> WorkloadSource:

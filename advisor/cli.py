@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.command_line import (
     EXIT_USER_ERROR,
+    check_parser,
     complain,
     export_parser,
     predict_parser,
     tune_parser,
     verify_parser,
 )
-from advisor.options import GOAL, TUNE, options_of
+from advisor.options import CHECK, GOAL, TUNE, options_of
 from advisor.report.streams import streams_kept
 from advisor.text.printable import printable
 from advisor.trial.process.interruption import interruptions_kept
@@ -36,7 +37,9 @@ EXIT_OK = 0
 EXIT_NO_ANSWER = 1
 EXIT_DOES_NOT_FIT = 3
 EXIT_NOT_EXPORTED = 3
+EXIT_STALE = 3
 EXIT_NOT_KEPT = 4
+EXIT_MOVED = 4
 EXIT_INTERRUPTED = 130
 
 
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 3 predicted not to
-        fit or not wholly exported, 4 a promise is not kept, 130 interrupted.
+        fit, not wholly exported, or stale, 4 a promise is not kept, or its figures moved, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     with streams_kept() as streams:
@@ -88,6 +91,8 @@ def _dispatch(arguments: list[str]) -> int:
         options, run = verify_parser().checked(arguments[1:]), _verify
     elif arguments[0] == "export":
         options, run = export_parser().checked(arguments[1:]), _export
+    elif arguments[0] == "check":
+        options, run = check_parser().checked(arguments[1:]), _check
     elif arguments[0] not in ("methods", "hardware"):
         options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
@@ -116,12 +121,53 @@ def _advise(options: argparse.Namespace) -> int:
     return _tune(options)
 
 
+def _check(options: argparse.Namespace) -> int:
+    from rich.text import Text
+
+    from advisor.api import check
+    from advisor.decide.policy_status import PolicyStatus
+    from advisor.report.check_view import check_view
+    from advisor.report.console import SafeConsole
+    from advisor.report.json_documents import json_check
+    from advisor.report.summary import add_summary, check_summary
+
+    status_of = {PolicyStatus.HOLDS: EXIT_OK, PolicyStatus.STALE: EXIT_STALE, PolicyStatus.MOVED: EXIT_MOVED}
+    summary = _summary(options)
+    with SafeConsole(stderr=True).status("comparing") as status:
+        found = check(
+            options.policy,
+            options.model,
+            **{one.keyword: getattr(options, one.keyword) for one in options_of(*CHECK) if one.in_library},
+            tell=lambda doing: status.update(Text(doing)),
+        )
+    _print(options, lambda: json_check(found), check_view(found))
+    if summary is not None:
+        add_summary(check_summary(found), summary)
+    return status_of.get(found.status, EXIT_NO_ANSWER)
+
+
+def _summary(options: argparse.Namespace) -> Path | None:
+    """The file of ``--summary``, checked before anything is measured."""
+    if options.summary is None:
+        return None
+    from advisor.errors import OptionError
+    from advisor.text.paths import path_of
+    from advisor.text.printable import shown
+
+    path = path_of(options.summary, "--summary", OptionError)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise OptionError(f"--summary must be a file in an existing folder, but got {shown(path)}. Name another one.")
+    return path
+
+
 def _tune(options: argparse.Namespace) -> int:
     from advisor.api import tune
     from advisor.report.console import SafeConsole
     from advisor.report.json_documents import json_answer
     from advisor.report.live import open_progress
+    from advisor.report.summary import add_summary, answer_summary
 
+    summary = _summary(options)
     answer = tune(
         options.model,
         **{one.keyword: getattr(options, one.keyword) for one in (GOAL, *options_of(*TUNE)) if one.in_library},
@@ -129,6 +175,8 @@ def _tune(options: argparse.Namespace) -> int:
         wait=False,
     )
     _print(options, lambda: json_answer(answer), _answer_view(answer, with_timings=options.timings))
+    if summary is not None:
+        add_summary(answer_summary(answer), summary)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
 
 

@@ -8,10 +8,19 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
-from advisor.options import EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
+from advisor.options import CHECK, EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
 from advisor.text.printable import printable
 
-__all__ = ["EXIT_USER_ERROR", "Parser", "complain", "export_parser", "predict_parser", "tune_parser", "verify_parser"]
+__all__ = [
+    "EXIT_USER_ERROR",
+    "Parser",
+    "check_parser",
+    "complain",
+    "export_parser",
+    "predict_parser",
+    "tune_parser",
+    "verify_parser",
+]
 
 EXIT_USER_ERROR = 2
 
@@ -23,13 +32,13 @@ _TUNE = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
+       momadvise check POLICY [MODEL]  is a policy.yaml still right here?
        momadvise export POLICY         a policy as the settings of a trainer
-       momadvise methods [NAME]        the methods, and which apply here
-       momadvise hardware              the devices, their memory and rates
+       momadvise methods [NAME] | hardware    methods, devices and rates here
 
-Measures on your own devices how to train MODEL (a file with build_model() and
-make_batch(batch_size), hf:TYPE, hf:ORG/NAME or a config.json), and writes
-policy.yaml and wrapper.py. Ctrl-C keeps the best; the same command goes on.
+Measures here how to train MODEL (a file with build_model() and make_batch(n),
+hf:TYPE, hf:ORG/NAME or a config.json), and writes policy.yaml and wrapper.py.
+Ctrl-C keeps the best so far; the same command again continues.
 
 {sections}
   --version, -h, --help
@@ -77,6 +86,22 @@ part of the policy: exported, approximated (and in what), or needs the adapter.
 
 Exit status: 0 done, 3 --strict and not all of it is exported, 2 a mistake that
 you can fix.
+"""
+
+
+_CHECK = """\
+usage: momadvise check POLICY [MODEL] [options]
+
+Was POLICY, a policy.yaml, measured for what is here now? It compares model,
+batches, code, device, versions and limits with those in the file, one line per
+difference. The model (without MODEL: the one that the policy names) is built
+but not trained.
+
+{sections}
+  -h, --help
+
+Exit status: 0 it holds, 3 it is stale, 4 it holds but speed or memory moved
+(--remeasure), 1 it cannot be told, 2 a mistake that you can fix.
 """
 
 
@@ -153,6 +178,9 @@ def verify_parser() -> Parser:
 def export_parser() -> Parser:
     """The parser of ``momadvise export POLICY --to NAME``."""
     return Parser("momadvise export", _EXPORT, EXPORT, {"policy": None})
+def check_parser() -> Parser:
+    """The parser of ``momadvise check POLICY [MODEL]``."""
+    return Parser("momadvise check", _CHECK, CHECK, {"policy": None, "model": "?"})
 
 
 def complain(message: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from keyword import iskeyword
 from typing import Literal, NamedTuple
 
-__all__ = ["EXPORT", "GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
+__all__ = ["CHECK", "EXPORT", "GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
 
 Kind = Literal[
     "text",
@@ -101,6 +101,9 @@ _IMAGE_SIZE = Option(
 )
 _JSON = Option("--json", "", "print the result as JSON on stdout, and nothing else", "switch", in_library=False)
 
+_SUMMARY = Option("--summary", "FILE", "append the result to a file, as Markdown", "path", in_library=False)
+_GLOBAL_BATCH = Option("--global-batch", "N", "keep N samples per optimizer step", "count")
+
 _FLOOR = Option(
     "--min-throughput", "X", "samples/s (20), or relative to plain training (0.5x)", "throughput", field="floor"
 )
@@ -151,7 +154,7 @@ _SHARED = (
         "path",
         field="baseline",
     ),
-    Option("--global-batch", "N", "keep N samples per optimizer step", "count"),
+    _GLOBAL_BATCH,
     Option(
         "--fidelity",
         "CLASS",
@@ -172,6 +175,7 @@ _SHARED = (
     Option("--time-limit", "TIME", "stop after this time (default: 3m30s)", "duration", field="time_limit_seconds"),
     Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path"),
     Option("--timings", "", "show where the time of the run went", "switch", in_library=False),
+    _SUMMARY,
     _JSON,
 )
 _NODES = (
@@ -228,4 +232,21 @@ EXPORT = (
             _JSON,
         ),
     ),
+)
+CHECK = (
+    Section(
+        "options",
+        _each(
+            Option("--strict", "", "let warnings, such as another driver, make the policy stale", "switch"),
+            Option("--remeasure", "", "if nothing differs, run wrapper and plain training again", "switch"),
+            _DEVICE,
+            _MEMORY_LIMIT,
+            _GLOBAL_BATCH,
+            _TOKENS,
+            _IMAGE_SIZE,
+            _SUMMARY,
+            _JSON,
+        ),
+    ),
+    Section("a policy for cheapest: what would be picked now", _each(*_CHEAPEST)),
 )

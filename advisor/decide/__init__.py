@@ -1,4 +1,4 @@
 """Choose among measurements: scores, noise and ties, which may win, and the answer.
 
-Called by api, report and session.
+Called by api, cli, report and session.
 """

@@ -14,12 +14,14 @@ from advisor.files import write_whole
 from advisor.hardware.mesh import Mesh
 from advisor.methods.compose import validate_setting
 from advisor.methods.setting import MethodSetting, ParameterValue
+from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
 from advisor.text.ranges import whole
 from advisor.text.yaml_file import read_yaml, why_invalid
 from advisor.workload.batch_layout import SampleDims
+from advisor.workload.identity import Identity, ModelIdentity
 from advisor.workload.reduction import Reduction
 
 __all__ = [
@@ -27,7 +29,6 @@ __all__ = [
     "ComparisonEvidence",
     "CostEvidence",
     "Evidence",
-    "Fingerprints",
     "PolicyFile",
     "load_policy_file",
     "policy_source",
@@ -36,22 +37,6 @@ __all__ = [
 
 SCHEMA = 1
 """Version of the file's layout. Files of another version are refused."""
-
-
-class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the measurements are valid for. When one of these changes, tune again.
-
-    Attributes:
-        workload: Name and hash of the model's source.
-        hardware: The device (kind, name, memory, driver, compute capability) and the host's cores.
-        versions: Package -> version.
-        request: Hash over goal, limits, search space and options.
-    """
-
-    workload: dict[str, str]
-    hardware: dict[str, str | int]
-    versions: dict[str, str]
-    request: str
 
 
 class CostEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -210,6 +195,8 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "$.evidence.comparison": ComparisonEvidence.__struct_fields__,
     "$.evidence.cost": CostEvidence.__struct_fields__,
     "$.fingerprints": Fingerprints.__struct_fields__,
+    "$.fingerprints.identity": Identity.__struct_fields__,
+    "$.fingerprints.identity.model": ModelIdentity.__struct_fields__,
 }
 
 

@@ -16,6 +16,7 @@ from advisor.decide.answer import Answer
 from advisor.decide.candidate import Candidate
 from advisor.decide.cost import cost_of
 from advisor.decide.guard import comparison_evidence
+from advisor.decide.policy_status import PolicyCheck
 from advisor.decide.score import gain_over
 from advisor.decide.verdict import Verification
 from advisor.errors import MomadviseError
@@ -28,7 +29,15 @@ from advisor.predict.policy_outlook import Outlook
 from advisor.text.printable import printable
 from advisor.text.records import encode_record
 
-__all__ = ["JSON_SCHEMA_VERSION", "json_answer", "json_error", "json_export", "json_outlook", "json_verification"]
+__all__ = [
+    "JSON_SCHEMA_VERSION",
+    "json_answer",
+    "json_check",
+    "json_error",
+    "json_export",
+    "json_outlook",
+    "json_verification",
+]
 
 JSON_SCHEMA_VERSION = 1
 """Grows when a field changes its meaning or goes; new fields alone do not change it."""
@@ -36,6 +45,8 @@ JSON_SCHEMA_VERSION = 1
 
 def json_answer(answer: Answer) -> str:
     """A whole answer, with the values that a script asks for first as ``winner``.
+
+    ``cached`` says that it was measured before, on ``date``, and nothing was measured now.
 
     In ``winner``, which is measured throughout: ``latency_seconds`` is the time per iteration (optimizer step);
     ``cost_usd`` is per iteration, and ``null`` unless the goal is ``cheapest``; ``gain_over_baseline`` is relative to
@@ -47,7 +58,7 @@ def json_answer(answer: Answer) -> str:
     fresh processes, or ``null``.
     """
     return _document(
-        _picked(answer, "workload", "goal", "hardware", "versions"),
+        _picked(answer, "workload", "goal", "hardware", "versions", "cached", "date"),
         winner=_winner(answer),
         recommendation=answer.recommendation,
         files={what: str(path) for what, path in answer.files.items()},
@@ -80,6 +91,17 @@ def json_export(export: Export, patched: Patched | None, *, written: bool) -> st
         text=new_configuration(export) if patched is None else patched.text,
         changes=[] if patched is None else [change.words for change in patched.changes],
         misspelled={} if patched is None else patched.misspelled,
+def json_check(check: PolicyCheck) -> str:
+    """Whether a policy holds: ``status`` is ``holds``, ``stale``, ``moved`` or ``cannot be told`` (see ``reason``).
+
+    Each of ``differences`` has its ``weight`` (``stale``, ``read``, ``warning``, ``pick`` or ``moved``) and, as the
+    command prints it, ``words``. ``command`` has the arguments of the command that measures a new policy.
+    """
+    return _document(
+        _picked(check, "status", "workload", "device"),
+        _picked(check.policy, "methods", "micro_batch", "accumulation_steps"),
+        _picked(check, "strict", "remeasured", "reason", "command", "notes"),
+        differences=[{**msgspec.structs.asdict(one), "words": one.words} for one in check.differences],
     )
 
 
@@ -153,7 +175,7 @@ def _mesh(policy: Policy) -> dict[str, Any]:
     return {"mesh": {axis.value: policy.axes.degree(axis, policy.gpu_count) for axis in MeshAxis}}
 
 
-def _picked(record: Answer | Candidate | Outlook | Policy | Verification, *names: str) -> dict[str, Any]:
+def _picked(record: Answer | Candidate | Outlook | Policy | PolicyCheck | Verification, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 

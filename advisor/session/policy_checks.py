@@ -55,7 +55,7 @@ def changes_since(file: PolicyFile, source: WorkloadSource, hardware: Hardware) 
         notes.append("the model's file has changed since the policy was measured")
     if not on_same_device(file, hardware):
         notes.append(f"the policy was measured on {file.fingerprints.hardware['name']}; peak and speed are of this one")
-    before, now = file.fingerprints.versions, versions()
+    before, now = file.fingerprints.versions, versions(file.fingerprints.versions)
     changed = [f"{name} {now[name]} (was {was})" for name, was in before.items() if now.get(name, was) != was]
     if changed:
         notes.append("since the policy was measured other versions were installed: " + ", ".join(changed))

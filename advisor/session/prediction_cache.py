@@ -77,7 +77,12 @@ class PredictionCache:
 
 
 def _question(spec: PredictTrial, device: str) -> str:
-    known = {"trial": spec.key, "device": device, "versions": versions(), "package": _package_stamp()}
+    known = {
+        "trial": spec.key,
+        "device": device,
+        "versions": versions(),
+        "package": _package_stamp(),
+    }
     return msgspec.json.encode(known, order="deterministic").decode()
 
 

@@ -86,7 +86,7 @@ def prepare(request: TuneRequest) -> Preparation:
         price = resolve_price(request.price, load_profiles().get(hardware.profile or ""), device_name=hardware.name)
     # The resolved device counts: without --gpus they depend on how many devices there are.
     on_devices = msgspec.structs.replace(request, gpu_counts=devices.counts)
-    marker = study_marker(on_devices, hardware, versions(), space.canonical_text, memory.limit_bytes)
+    marker = study_marker(on_devices, hardware, versions(space.libraries), space.canonical_text, memory.limit_bytes)
     if request.storage is not None:
         check_opens(request.storage)
     return Preparation(

@@ -12,12 +12,13 @@ from advisor.errors import OptionError
 from advisor.goal import Fidelity, Floor, GoalKind, Preference, Price
 from advisor.options import TUNE, Option, options_of
 from advisor.policy.baseline import Baseline
+from advisor.policy.fingerprints import Asked
 from advisor.search.propose.proposal import SamplerName
 from advisor.text.ranges import MOST, check_above_zero, whole
 from advisor.trial.nodes import Nodes
 from advisor.workload.workload import WorkloadSource
 
-__all__ = ["TuneRequest"]
+__all__ = ["TuneRequest", "picks_of"]
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,25 +119,40 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         value = operator.attrgetter(option.field or option.keyword)(self)
         return value.usd_per_hour if isinstance(value, Price) else value
 
-    def fingerprint(self, space_text: str) -> str:
-        """Hash over everything that decides what is measured except budgets (trials, time), source and hardware.
+    def asked(self, space_text: str) -> Asked:
+        """Everything that decides what is measured except budgets (trials, time), source and hardware, as values.
 
-        Price and preference only pick among what was measured, and the sampler what is measured first: with another
-        one it is the same study.
+        Price and preference only pick among what was measured, the sampler decides what is measured first, and figures
+        do not depend on the seed: with another one it is the same study.
 
         Args:
             space_text: The search space's content, so that an edited space is another request.
         """
-        identity = (
-            self.goal,
-            self.memory_limit_bytes,
-            self.fidelity,
-            space_text,
-            self.global_batch,
-            self.seed,
-            self.gpu_counts,
-            self.nodes.count,
-            self.floor,
-        )
-        own = () if self.baseline is None else (self.baseline.policy,)  # the identity of requests without is older
-        return hashlib.sha256(msgspec.json.encode((*identity, *own))).hexdigest()[:16]
+        floor = self.floor or Floor()
+        stated: Asked = {
+            "goal": self.goal.value,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "fidelity": None if self.fidelity is None else self.fidelity.value,
+            "search_space": hashlib.sha256(space_text.encode()).hexdigest()[:8],
+            "global_batch": self.global_batch,
+            "gpus": None if self.gpu_counts is None else ",".join(map(str, self.gpu_counts)),
+            "machines": self.nodes.count,
+            "min_samples_per_second": floor.samples_per_second,
+            "min_share_of_baseline": floor.share_of_baseline,
+            "baseline": None if self.baseline is None else self.baseline.policy.label,
+        }
+        return {name: value for name, value in stated.items() if value is not None}
+
+    def fingerprint(self, space_text: str) -> str:
+        """Hash over what was asked for."""
+        return hashlib.sha256(msgspec.json.encode(self.asked(space_text))).hexdigest()[:16]
+
+
+def picks_of(price: Price | None, usd_per_kilowatt_hour: float | None, preference: Preference) -> Asked:
+    """What only picks among measurements, as values."""
+    picks: Asked = {
+        "price": None if price is None else price.usd_per_hour,
+        "kwh_price": usd_per_kilowatt_hour,
+        **msgspec.structs.asdict(preference),
+    }
+    return {name: value for name, value in picks.items() if value is not None}

@@ -14,18 +14,32 @@ import msgspec
 
 from advisor.errors import OutputFolderError
 from advisor.hardware.hardware import Hardware
-from advisor.policy.file import Fingerprints
+from advisor.policy.fingerprints import Asked, Fingerprints, hardware_facts
 from advisor.session.request import TuneRequest
-from advisor.text.printable import shown
 from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.folder import StudyFolder, write_atomically
+from advisor.workload.difference import Difference, Weight
+from advisor.workload.identity import Identity
 
-__all__ = ["StudyMarker", "check_folder", "default_folders", "locked", "open_study", "study_marker"]
+__all__ = [
+    "AnotherStudyError",
+    "StudyMarker",
+    "check_folder",
+    "default_folders",
+    "locked",
+    "open_study",
+    "study_marker",
+]
 
-_SCHEMA = 1
+_SCHEMA = 2
+"""Before, a model was known by the text of its file alone."""
 
 _LONGEST_NAME = 200
 """Most bytes of a workload's name in a folder's name: file systems allow 255 in all."""
+
+
+class AnotherStudyError(OutputFolderError):
+    """The folder holds another study."""
 
 
 class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +47,8 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         hardware: Properties that identify the device.
-        request: Fingerprint of goal, limits, search space and seed.
+        request: Hash of goal, limits and search space.
+        asked: The same in values.
         memory_limit_bytes: The limit that all trials of this study run under.
     """
 
@@ -42,53 +57,50 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     hardware: dict[str, str | int]
     versions: dict[str, str]
     request: str
+    asked: Asked = {}
     memory_limit_bytes: int
 
     @property
     def fingerprints(self) -> Fingerprints:
-        """The fingerprints as a policy file states them."""
+        """The same as a policy file states it, but for what the model is."""
         return Fingerprints(
-            workload=self.workload, hardware=self.hardware, versions=self.versions, request=self.request
+            workload=self.workload,
+            hardware=self.hardware,
+            versions=self.versions,
+            request=self.request,
+            asked=self.asked,
         )
 
     @property
     def fingerprint(self) -> str:
-        """Identity of the study, without the limit (free memory differs a little at every start)."""
-        identity = (self.schema, self.workload, self.hardware, self.versions, self.request)
+        """Names the study: what makes it another one, as far as that has no tolerance. The model's name has no part."""
+        device = (self.hardware.get(name) for name in ("kind", "name", "compute_capability"))
+        torch = ".".join(self.versions.get("torch", "").split(".")[:2])
+        identity = (self.schema, self.workload.get("fingerprint"), tuple(device), torch, self.request)
         return hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:16]
 
-    def differences(self, other: StudyMarker) -> list[str]:
-        """Differences from another marker, in words."""
-        found = []
-        for name in ("schema", "workload", "hardware", "versions", "request"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine == theirs:
-                continue
-            if isinstance(mine, dict) and isinstance(theirs, dict):
-                keys = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
-                found.append(f"{name} ({shown(', '.join(keys))})")
-            else:
-                found.append("goal, limits, search space or seed" if name == "request" else name)
-        return found
+    def fingerprints_with(self, identity: Identity | None) -> Fingerprints:
+        """The same, with what the model is and its code reads; what belongs to this machine is left out."""
+        return msgspec.structs.replace(self.fingerprints, identity=None if identity is None else identity.portable)
+
+    def differences(self, now: StudyMarker) -> list[Difference]:
+        """What differs now."""
+        libraries = [name for name in now.versions if name not in ("torch", "python", "momadvise", "transformers")]
+        return self.fingerprints.differences(now.fingerprints, libraries)
 
 
 def study_marker(
     request: TuneRequest, hardware: Hardware, versions: dict[str, str], space_text: str, limit_bytes: int
 ) -> StudyMarker:
     """The marker of the study that a request asks for."""
+    source = request.source
     return StudyMarker(
         schema=_SCHEMA,
-        workload={"name": request.source.name, "fingerprint": request.source.fingerprint},
-        hardware={
-            "kind": hardware.kind.value,
-            "name": hardware.name,
-            "memory_bytes": hardware.memory_bytes,
-            "host_cores": hardware.host_cores,
-            "driver": hardware.driver_version or "",
-            "compute_capability": ".".join(map(str, hardware.compute_capability or ())),
-        },
+        workload={"name": source.name, "fingerprint": source.fingerprint, "model": source.typed},
+        hardware=hardware_facts(hardware),
         versions=versions,
         request=request.fingerprint(space_text),
+        asked=request.asked(space_text),
         memory_limit_bytes=limit_bytes,
     )
 
@@ -98,8 +110,11 @@ def default_folders(marker: StudyMarker) -> Iterator[Path]:
 
     The first is for this source on this machine; the others are for when something else that the model reads changed.
     """
+    runs, short = Path("momadvise-runs"), marker.fingerprint[:8]
     name = marker.workload["name"].encode()[:_LONGEST_NAME].decode(errors="ignore")
-    first = Path("momadvise-runs") / f"{name}-{marker.fingerprint[:8]}"
+    first = runs / f"{name}-{short}"
+    if not first.exists():  # a renamed file is the same model
+        first = min(runs.glob(f"*-{short}"), default=first)
     yield first
     for number in itertools.count(2):
         yield first.with_name(f"{first.name}-{number}")
@@ -109,7 +124,8 @@ def check_folder(path: Path, marker: StudyMarker) -> StudyMarker | None:
     """Check the folder without changing it; return its marker, or ``None`` if it is new or empty.
 
     Raises:
-        OutputFolderError: It is a file, foreign, another study's, or not readable.
+        AnotherStudyError: It is another study's.
+        OutputFolderError: It is a file, foreign, or not readable.
     """
     folder = StudyFolder(path.absolute())
     try:
@@ -161,18 +177,25 @@ def _unusable(path: Path, error: OSError) -> OutputFolderError:
 
 
 def _recognized(folder: StudyFolder, marker: StudyMarker) -> StudyMarker:
+    content = folder.marker.read_bytes()
     try:
-        stored = decode_record(folder.marker.read_bytes(), StudyMarker)
+        stored = decode_record(content, StudyMarker)
     except DamagedError:
         raise OutputFolderError(
             f"--output must be a folder of this version of momadvise, but {folder.marker} cannot be understood. "
             "Name another folder; nothing in this one was changed."
         ) from None
-    if stored.fingerprint != marker.fingerprint:
-        raise OutputFolderError(
+    if stored.schema != marker.schema:
+        raise AnotherStudyError(
+            f"--output must be a new folder or this study's own, but {folder.path} belongs to another study: an older "
+            "version of momadvise measured it, which knew a model by the text of its file alone. Name another folder, "
+            "or leave --output out; nothing in this one was changed."
+        )
+    stale = [one.words for one in stored.differences(marker) if one.weight is Weight.STALE]
+    if stale:
+        raise AnotherStudyError(
             f"--output must be a new folder or this study's own, but {folder.path} belongs to another study: "
-            f"different {', '.join(marker.differences(stored))}. Name another folder, or leave --output out; nothing "
-            "in this one was changed."
+            f"{', '.join(stale)}. Name another folder, or leave --output out; nothing in this one was changed."
         )
     if not os.access(folder.path, os.W_OK):
         raise OutputFolderError(f"--output must be a folder that can be written, but {folder.path} cannot.")

@@ -17,8 +17,8 @@ from advisor.session.preparation import Preparation, prepare
 from advisor.session.request import TuneRequest
 from advisor.session.setup.other_load import notes_on_load
 from advisor.session.setup.ranks import failing_together, launch_identity
-from advisor.session.setup.same_model import what_has_changed
-from advisor.session.study import StudyMarker, check_folder, default_folders, locked, open_study
+from advisor.session.setup.same_model import OF_ANOTHER_STUDY, identity_in, what_has_changed
+from advisor.session.study import AnotherStudyError, StudyMarker, check_folder, default_folders, locked, open_study
 from advisor.session.tuning import Tuning
 from advisor.surroundings import check_working_folder, refused
 from advisor.text.units import format_bytes
@@ -51,14 +51,20 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
 def _answer_in(path: Path, preparation: Preparation, launch: str | None, progress: Progress) -> Answer | None:
     """Tune into a folder; ``None`` if its measurements are of another model."""
     request = preparation.request
-    check_folder(path, preparation.marker)  # before locking: not even a lock file may appear in a foreign folder
+    try:
+        check_folder(path, preparation.marker)  # before locking: not even a lock file may appear in a foreign folder
+    except AnotherStudyError:
+        if request.output is not None:
+            raise
+        return None
 
     def announce_wait() -> None:
         progress.note(f"another process is tuning into {path}; waiting for its answer")
 
     with locked(path, on_wait=announce_wait if request.wait else None):
         folder, kept = open_study(path, preparation.marker)
-        changed = what_has_changed(folder, request, progress)
+        differences = kept.differences(preparation.marker) + what_has_changed(folder, request, progress)
+        changed = [one.words for one in differences if one.weight in OF_ANOTHER_STUDY]
         if changed and request.output is not None:
             raise OutputFolderError(
                 f"--output must be a new folder or this study's own, but {folder.path} was measured with other "
@@ -66,15 +72,17 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
                 "out; nothing in this one was changed."
             )
         if changed:
-            progress.note(f"{path} is not used: since then {', '.join(changed)} changed")
+            progress.note(f"{path} is not used: {', '.join(changed)}")
             return None
+        since = [f"since this study began: {one.words}" for one in differences]
+        preparation = msgspec.structs.replace(preparation, marker=kept, notes=(*preparation.notes, *since))
         goal = preparation.goal(kept.memory_limit_bytes)
         stored = load_answer(folder)
         searched = stored if stored is not None and _searched_enough(stored, request) else None
         if searched is not None and _picks_alike(searched.goal, goal):
-            notes = put_right(searched, kept.fingerprints, folder)
+            notes = put_right(searched, kept.fingerprints_with(identity_in(folder)), folder)
             if notes is not None:
-                notes += _notes_if_too_large(searched, preparation.memory.limit_bytes)
+                notes += since + _notes_if_too_large(searched, preparation.memory.limit_bytes)
                 return msgspec.structs.replace(searched, notes=(*searched.notes, *notes))
         try:
             tuning = Tuning(preparation, folder, goal, progress, _notes(preparation, kept, folder), searched)

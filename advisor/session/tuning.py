@@ -31,7 +31,7 @@ from advisor.session.loop import SearchLoop
 from advisor.session.preparation import Preparation
 from advisor.session.setup.fit import fit_to_workload
 from advisor.session.setup.own_settings import fit_to_own_settings, libraries_of
-from advisor.session.setup.same_model import keep_identity, model_of
+from advisor.session.setup.same_model import identity_in, keep_identity, model_of
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
@@ -108,7 +108,7 @@ class Tuning:
             degrees = _divisors(preparation.gpu_counts) if space.divides(MeshAxis.TENSOR) else ()
             libraries = libraries_of(space, request.baseline)
             facts, probed = probe(request, hardware, usable, libraries, degrees, budget=budget, runner=runner)
-            keep_identity(self.folder, probed)
+            keep_identity(self.folder, probed, request.source)
             space, goal = fit_to_own_settings(request, space, self.goal, facts, hardware, self._say)
             goal, resolved = fit_to_workload(request, space, goal, facts, hardware, self._say)
             context = StudyContext(
@@ -248,7 +248,7 @@ class Tuning:
             folder=self.folder,
             workload=context.request.source.name,
             hardware=context.hardware,
-            fingerprints=self.preparation.marker.fingerprints,
+            fingerprints=self.preparation.marker.fingerprints_with(identity_in(self.folder)),
             date=datetime.date.today().isoformat(),
             workload_options=facts.workload_options,
             size_arguments=facts.size_arguments,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,22 +17,20 @@ from advisor.errors import MethodRefusedError, NothingMeasuredError, WorkloadErr
 from advisor.files import PrivateFolder
 from advisor.goal import Fidelity
 from advisor.hardware.detect import detect_hardware
-from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import worst_fidelity
-from advisor.policy.file import PolicyFile, load_policy_file
+from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
-from advisor.policy.wrapper import write_wrapper
 from advisor.session.policy_checks import changes_since, check_applies, check_meant, on_same_device
-from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget
+from advisor.session.policy_runs import PolicyRuns
+from advisor.session.setup.limits import memory_budget
 from advisor.surroundings import check_working_folder
 from advisor.text.units import format_bytes, format_count, format_rate
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import ConfirmResult, Result, VerifyResult
-from advisor.trial.spec import ConfirmTrial, PlainLoopTrial, ProbeTrial, TimeTrial, Trial, VerifyTrial
-from advisor.workload.batch_layout import BatchLayout
+from advisor.trial.spec import PlainLoopTrial, ProbeTrial, VerifyTrial
 from advisor.workload.facts import Facts
 from advisor.workload.workload import WorkloadSource
 
@@ -41,12 +38,6 @@ __all__ = ["VerifyRequest", "run_verification"]
 
 _FIRST_BATCH = 2
 """Of the probe, as in a search."""
-
-_S = TypeVar("_S", bound=Trial[Any])
-
-_MEASURE_SECONDS: dict[type[Trial[Any]], float] = {TimeTrial: 4.0, ConfirmTrial: 10.0}
-_TIME_LIMIT_SECONDS = 180.0
-_TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
 
 
 class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,22 +65,20 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
     budget = memory_budget(hardware, request.memory_limit_bytes)
     with PrivateFolder("verify") as folder, Runner(folder, tell=tell) as runner:
         notes = changes_since(file, request.source, hardware)
-        return _Verifier(request, file, file.policy, hardware, budget.limit_bytes, folder, runner, notes).run()
+        runs = PolicyRuns(file, request.source, hardware, budget.limit_bytes, folder, runner, request.seed)
+        return _Verifier(runs, notes).run()
 
 
 @dataclass
 class _Verifier:
     """The trials of one verification."""
 
-    request: VerifyRequest
-    file: PolicyFile
-    policy: Policy
-    hardware: Hardware
-    limit_bytes: int
-    folder: Path
-    runner: Runner
+    runs: PolicyRuns
     notes: list[str]
-    layout: BatchLayout | None = None
+
+    def __post_init__(self) -> None:
+        self.file, self.policy = self.runs.file, self.runs.file.policy
+        self.hardware, self.runner = self.runs.hardware, self.runs.runner
 
     def run(self) -> Verification:
         facts = self._facts()
@@ -103,17 +92,17 @@ class _Verifier:
             self.notes.append("dropout was off in the steps that were compared: both would draw masks of their own")
         compared, plain, key = self._plain_steps(without_dropout=without_dropout)
         steps = self.runner.run(
-            self._spec(
+            self.runs.spec(
                 VerifyTrial,
                 compared,
-                wrapper_path=self._write_wrapper(compared, "compared.py"),
+                wrapper_path=self.runs.write_wrapper(compared, "compared.py"),
                 reference_gradient=str(self.runner.gradient_file(key)),
                 without_dropout=without_dropout,
                 same_bits=fidelity is Fidelity.EXACT,
             )
         )
         verification = Verification(
-            workload=self.request.source.name,
+            workload=self.runs.source.name,
             device=self.hardware.name,
             policy=self.policy,
             fidelity=fidelity,
@@ -135,11 +124,11 @@ class _Verifier:
     def _facts(self) -> Facts:
         """Probe the model."""
         samples = min(_FIRST_BATCH, self.policy.global_batch)
-        result = self.runner.run(self._spec(ProbeTrial, Policy(micro_batch=samples)))
+        result = self.runner.run(self.runs.spec(ProbeTrial, Policy(micro_batch=samples)))
         if result.facts is None:
             raise self._why_not(result, "a first step of plain training")
         layout = result.facts.batch_layout
-        self.layout = layout if layout.dims else None
+        self.runs.layout = layout if layout.dims else None
         check_applies(self.policy, result.facts, self.hardware)
         return result.facts
 
@@ -148,7 +137,7 @@ class _Verifier:
         compared = self.policy
         while True:
             own = Policy(micro_batch=compared.global_batch)
-            spec = self._spec(PlainLoopTrial, own, without_dropout=without_dropout)
+            spec = self.runs.spec(PlainLoopTrial, own, without_dropout=without_dropout)
             gradient = str(self.runner.gradient_file(spec.key))
             result = self.runner.run(msgspec.structs.replace(spec, write_gradient_to=gradient))
             if result.steps is not None:
@@ -164,7 +153,7 @@ class _Verifier:
 
     def _chance(self, compared: Policy, key: str, fidelity: Fidelity, *, without_dropout: bool) -> StepRecord | None:
         """Repeat the plain loop: unchanged if equal bits are promised, else with other draws and one rounding off."""
-        again = self._spec(
+        again = self.runs.spec(
             PlainLoopTrial,
             Policy(micro_batch=compared.global_batch),
             reference_gradient=str(self.runner.gradient_file(key)),
@@ -177,16 +166,9 @@ class _Verifier:
 
     def _measured(self, verification: Verification, compared: Policy) -> Verification:
         """Add peak and speed, compared with the baseline: the file's own, or plain training at its batch."""
-        evidence, policy = self.file.evidence, self.policy
-        batch = None if evidence is None else evidence.baseline_batch
-        beside = self.file.baseline or Policy(micro_batch=batch or compared.global_batch)
+        evidence = self.file.evidence
+        result, plain, beside = self.runs.beside_baseline(compared.global_batch)
         name = f"the baseline ({beside.label})" if self.file.baseline else "plain training"
-        plain = self.runner.run(self._spec(TimeTrial, beside)).measurement
-        in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
-        wrapper = self._write_wrapper(policy, "wrapper.py")
-        result = self.runner.run(
-            self._spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
-        )
         verification = msgspec.structs.replace(
             verification,
             outcome=result.outcome,
@@ -212,12 +194,6 @@ class _Verifier:
         )
         return msgspec.structs.replace(verification, checks=checks, notes=tuple(self.notes))
 
-    def _both_fit(self, plain_bytes: int) -> bool:
-        evidence = self.file.evidence
-        own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
-        context = CUDA_CONTEXT_BYTES if self.hardware.kind is DeviceKind.CUDA else 0
-        return plain_bytes + own + context <= self.limit_bytes
-
     def _ended(self, verification: Verification, result: VerifyResult | ConfirmResult) -> Verification:
         """Record a run of the wrapper that did not finish."""
         if result.outcome is Outcome.REFUSED:
@@ -236,31 +212,3 @@ class _Verifier:
         printed = self.runner.tail_of_log(result.key)
         text = f"A policy is compared with plain training, but {what} ended as {result.outcome.value}: {result.reason}."
         return NothingMeasuredError(text + (f"\nThe last lines that it printed:\n{printed}" if printed else ""))
-
-    def _write_wrapper(self, policy: Policy, name: str) -> str:
-        """Write the wrapper of a policy, with the file's batch layout: all that applying the file would use."""
-        path = self.folder / name
-        layout = BatchLayout(
-            dims=self.file.sample_dims or {},
-            counted_by="",
-            is_usual=self.file.sample_dims is None,
-            reduction=self.file.reduction,
-        )
-        write_wrapper(policy, path, headline="The policy that is verified.", details="", layout=layout)
-        return str(path)
-
-    def _spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
-        evidence = self.file.evidence
-        slow = any(get_method(setting.name).slow_start for setting in self.policy.methods)
-        return kind(
-            workload=self.request.source,
-            policy=policy,
-            model_size=(evidence.model_size or {}) if evidence is not None else {},
-            device=self.hardware.device,
-            memory_limit_bytes=self.limit_bytes,
-            seed=self.request.seed,
-            layout=self.layout,
-            measure_seconds=_MEASURE_SECONDS.get(kind, _TIME_LIMIT_SECONDS),
-            time_limit_seconds=_TIME_LIMIT_TO_COMPILE_SECONDS if slow else _TIME_LIMIT_SECONDS,
-            **more,
-        )

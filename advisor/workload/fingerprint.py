@@ -1,8 +1,8 @@
-"""Fingerprints of source code: equal as long as the code of a workload is unchanged.
+"""Digests of content and of source code, and the files that a workload consists of.
 
-They cover the file and, recursively, every module that it imports from its own folder (or, in a package, from the
-package), without comments, docstrings and layout. Other inputs (data files, modules not found by an ``import``
-statement) are seen when the workload runs: :mod:`advisor.workload.identity`.
+Those are its file and, recursively, every module that it imports from its own folder (or, in a package, from the
+package). Other inputs (data files, modules not found by an ``import`` statement) are seen when the workload runs:
+:mod:`advisor.workload.identity`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from advisor.workload.outline import parse_file
 
-__all__ = ["digest_of", "files_fingerprint", "local_modules", "source_digest"]
+__all__ = ["digest_of", "imported_files", "local_modules", "source_digest", "words_of"]
 
 
 def digest_of(*parts: str | bytes) -> str:
@@ -31,26 +31,33 @@ def digest_of(*parts: str | bytes) -> str:
 def source_digest(content: bytes) -> str:
     """Hash Python source without comments, docstrings and layout; if it cannot be parsed, byte by byte."""
     try:
-        return digest_of("\n".join(_words(ast.parse(content))))
+        return digest_of("\n".join(words_of(ast.parse(content))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return digest_of(content)
 
 
-def _words(value: object) -> Iterator[str]:
-    """A syntax tree as text, independent of Python's version: absent fields are left out."""
+def words_of(value: object, *, numbers: bool = True) -> Iterator[str]:
+    """A syntax tree as text, independent of Python's version: absent fields are left out.
+
+    Args:
+        value: The tree, or a part of it.
+        numbers: Whether the values of numbers are told apart.
+    """
     if isinstance(value, ast.AST):
         yield f"({type(value).__name__}"
         for name, field in ast.iter_fields(value):
             if field is not None and field != []:
                 yield name
-                yield from _words(field)
+                yield from words_of(field, numbers=numbers)
         yield ")"
     elif isinstance(value, list):
         yield "["
         for one in value:
             if not _is_bare_text(one):
-                yield from _words(one)
+                yield from words_of(one, numbers=numbers)
         yield "]"
+    elif not numbers and isinstance(value, int | float | complex) and not isinstance(value, bool):
+        yield "number"
     else:
         yield repr(value)
 
@@ -61,39 +68,22 @@ def _is_bare_text(statement: object) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def files_fingerprint(path: Path, root: Path) -> str:
-    """Hash a file and the local modules it imports.
-
-    Args:
-        path: The Python file.
-        root: The folder for its absolute imports: its own, or the one that holds its package.
-
-    Raises:
-        WorkloadError: The file, or a module that it imports, is not valid Python.
-    """
-    files = [path, *sorted(local_modules(path, root))]
-    parts: list[str | bytes] = []
-    for file in files:
-        name = file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name
-        parts += [name, source_digest(file.read_bytes())]
-    return digest_of(*parts)
-
-
 def local_modules(path: Path, root: Path) -> set[Path]:
     """Every file that ``path`` imports from ``root``, directly or through another, itself left out."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
         current = waiting.pop()
-        for file in _imported_files(current, root):
+        for file in imported_files(parse_file(current), current, root):
             if file != path and file not in found:
                 found.add(file)
                 waiting.append(file)
     return found
 
 
-def _imported_files(path: Path, root: Path) -> Iterator[Path]:
-    for node in ast.walk(parse_file(path)):
+def imported_files(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
+    """The files below ``root`` that a part of the file ``path`` imports."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files_of(root, alias.name.split("."))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import WorkloadError
-from advisor.workload.fingerprint import digest_of, files_fingerprint
+from advisor.workload.fingerprint import digest_of
+from advisor.workload.reachable_code import local_code
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 __all__ = ["source_from_functions"]
@@ -37,8 +38,12 @@ def source_from_functions(**given: Any) -> WorkloadSource:
     found = {role: _locate(role, function) for role, function in given.items() if function is not None}
     functions = {role: name for role, (name, _, _) in found.items()}
     roots = {file: root for _, file, root in found.values() if file is not None}
-    parts = [f"{role}={name.rsplit('/', 1)[-1]}" for role, name in functions.items()]
-    parts += [_fingerprint(file, root) for file, root in sorted(roots.items())]
+    names = {role: name.rpartition(":")[2] for role, name in functions.items()}
+    parts, files = [f"{role}={name}" for role, name in names.items()], set[str]()
+    for file, root in sorted(roots.items()):
+        digest, own = _code(file, root, names)
+        parts.append(digest)
+        files.update(own)
     return WorkloadSource(
         kind=WorkloadKind.FUNCTIONS,
         location="",
@@ -46,6 +51,7 @@ def source_from_functions(**given: Any) -> WorkloadSource:
         import_paths=_import_paths(roots),
         name=given["build_model"].__name__,
         fingerprint=digest_of(*parts),
+        files=tuple(sorted(files)),
     )
 
 
@@ -105,9 +111,14 @@ def _is_installed(file: Path) -> bool:
     return "dist-packages" in file.parts or any(file.is_relative_to(folder) for folder in folders)
 
 
-def _fingerprint(file: Path, root: Path) -> str:
-    is_own = file.suffix == ".py" and not _is_installed(file)
-    return files_fingerprint(file, root) if is_own else digest_of(file.name, file.read_bytes())
+def _code(file: Path, root: Path, names: dict[str, str]) -> tuple[str, tuple[str, ...]]:
+    """A digest of what a file contributes, and the files that it covers."""
+    if file.suffix != ".py" or _is_installed(file):
+        return digest_of(file.name, file.read_bytes()), ()
+    first = {role: name.partition(".")[0] for role, name in names.items()}
+    optimizer = {first[role] for role in ("build_optimizer",) if role in first}
+    optimizer -= {name for role, name in first.items() if role != "build_optimizer"}
+    return local_code(file, root, first.values(), optimizer)
 
 
 def _import_paths(roots: dict[Path, Path]) -> tuple[str, ...]:

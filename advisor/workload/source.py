@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.machinery
-import importlib.metadata
 import json
 import os
 import re
@@ -20,10 +19,11 @@ import msgspec
 from advisor.errors import WorkloadError
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
-from advisor.workload.fingerprint import digest_of, files_fingerprint
+from advisor.workload.fingerprint import digest_of
 from advisor.workload.hub import hub_config
 from advisor.workload.missing_functions import check_contract
-from advisor.workload.workload import Stated, WorkloadKind, WorkloadSource
+from advisor.workload.reachable_code import local_code
+from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource
 
 __all__ = ["resolve_source", "stating"]
 
@@ -93,12 +93,14 @@ def _found(path: Path, text: str) -> WorkloadSource:
 def _file_source(path: Path, root: Path | None, name: str) -> WorkloadSource:
     """A file; with ``root``, it is part of a package below that folder and imported by its dotted name."""
     check_contract(path)
+    fingerprint, files = local_code(path, root or path.parent, FUNCTIONS)
     return WorkloadSource(
         kind=WorkloadKind.FILE,
         location=str(path),
         import_paths=() if root is None else (str(root),),
         name=name,
-        fingerprint=files_fingerprint(path, root or path.parent),
+        fingerprint=fingerprint,
+        files=files,
     )
 
 
@@ -156,9 +158,15 @@ def _hub_repository(repository: str) -> WorkloadSource:
     return _config_source(path, name)
 
 
-def _hugging_face_source(location: str, name: str, *content: str | bytes) -> WorkloadSource:
-    fingerprint = digest_of(*content, importlib.metadata.version("transformers"))
-    return WorkloadSource(kind=WorkloadKind.HUGGING_FACE, location=location, name=name, fingerprint=fingerprint)
+def _hugging_face_source(location: str, name: str, *content: str) -> WorkloadSource:
+    """The version of transformers is that of the library that the model's modules come from."""
+    return WorkloadSource(
+        kind=WorkloadKind.HUGGING_FACE,
+        location=location,
+        name=name,
+        fingerprint=digest_of(*content),
+        files=(location,) if os.path.isabs(location) else (),
+    )
 
 
 def _config_folder(folder: Path) -> WorkloadSource:
@@ -190,7 +198,9 @@ def _config_source(path: Path, name: str) -> WorkloadSource:
             f'a Hugging Face config must have a "model_type" of transformers, but {shown(path)} has {has}. '
             'Add it, for example {"model_type": "bert", ...}.'
         )
-    return _hugging_face_source(str(path), name or model_type, "hugging face config", content)
+    return _hugging_face_source(
+        str(path), name or model_type, "hugging face config", json.dumps(config, sort_keys=True)
+    )
 
 
 def _near_files(path: Path) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import os
+from pathlib import Path
 
 import msgspec
 
@@ -47,7 +49,9 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         functions: FUNCTIONS: contract name -> ``"module:qualname"`` or ``"/path/file.py:qualname"``.
         import_paths: Folders to put on ``sys.path`` before loading.
         name: Short name for people and folders, e.g. ``"gpt2"``.
-        fingerprint: Hash of the source (its file and the local modules it imports) and of what is stated.
+        fingerprint: Hash of the code that it runs, from its file and the local modules that this imports, and of what is
+            stated.
+        files: Absolute paths of these files.
         stated: What the user says beside it.
     """
 
@@ -58,3 +62,21 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name: str
     fingerprint: str
     stated: Stated = Stated()
+    files: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The folder that its own files are in; empty if there is none."""
+        if self.import_paths:
+            return self.import_paths[0]
+        return os.path.dirname(self.location) if os.path.isabs(self.location) else ""
+
+    @property
+    def typed(self) -> str:
+        """What a user in the current folder types for it; empty for functions."""
+        if self.kind is WorkloadKind.HUGGING_FACE and not os.path.isabs(self.location):
+            return f"hf:{self.location}"
+        if not self.location:
+            return ""
+        path, here = Path(self.location), Path.cwd().resolve()
+        return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name

@@ -110,6 +110,7 @@ def test_the_package_is_the_command_where_scripts_are_not_on_the_path() -> None:
         ("predict", "--help"),
         ("verify", "--help"),
         ("export", "--help"),
+        ("check", "--help"),
     ],
 )
 def test_help_fits_on_one_screen(arguments: tuple[str, ...], tmp_path: Path) -> None:

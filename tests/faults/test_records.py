@@ -118,7 +118,7 @@ def test_a_variable_and_a_folder_with_names_that_are_not_utf8_are_looked_at(
     identity = Identity.of(Reads(environment=("NOT_UTF8",), folders=(str(tmp_path),)), None)
     assert decode_record(encode_record(identity), Identity).changes() == []
     monkeypatch.setenv("NOT_UTF8", os.fsdecode(b"\xfe"))
-    assert identity.changes() == ["the environment variable NOT_UTF8"]
+    assert [one.words for one in identity.changes()] == ["the environment variable NOT_UTF8 changed"]
 
 
 @given(st.integers(0, 2), st.data())

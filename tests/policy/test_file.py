@@ -8,7 +8,8 @@ import pytest
 from advisor.errors import PolicyError
 from advisor.hardware.mesh import Mesh
 from advisor.methods.setting import use
-from advisor.policy.file import CostEvidence, Evidence, Fingerprints, PolicyFile, load_policy_file, write_policy_file
+from advisor.policy.file import CostEvidence, Evidence, PolicyFile, load_policy_file, write_policy_file
+from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 
 POLICY = Policy(

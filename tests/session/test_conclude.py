@@ -12,7 +12,8 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.setting import use
-from advisor.policy.file import Fingerprints, load_policy_file
+from advisor.policy.file import load_policy_file
+from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 from advisor.report.answer import confirmation_words
 from advisor.search.space.space import Count

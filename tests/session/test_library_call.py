@@ -115,7 +115,7 @@ def test_nothing_is_measured_while_nothing_has_changed(tuned: advisor.Answer, mo
 def test_another_model_does_not_get_the_answer_of_this_one(tuned: advisor.Answer, tmp_path: Path) -> None:
     edited = tmp_path / "tiny.py"
     edited.write_text(TINY.read_text().replace("range(6)", "range(7)"))
-    with pytest.raises(advisor.UserError, match=r"belongs to another study: different .*fingerprint"):
+    with pytest.raises(advisor.UserError, match=r"belongs to another study: model: code changed"):
         advisor.tune(edited, output=tuned.folder, **SHORT)
 
 

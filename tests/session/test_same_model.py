@@ -108,7 +108,7 @@ def test_each_thing_that_the_model_reads_is_part_of_the_study(
     before = (project.folder / "out" / "answer.json").read_text()
     with monkeypatch.context() as changed:
         changed.setenv("MODEL_LAYERS", "3")
-        with pytest.raises(OutputFolderError, match="the environment variable MODEL_LAYERS"):
+        with pytest.raises(OutputFolderError, match="the environment variable MODEL_LAYERS changed"):
             project.tune()
     with monkeypatch.context() as changed:
         changed.setenv("LOSS_SCALE", "2")
@@ -134,7 +134,7 @@ def test_without_a_named_folder_another_model_gets_another_one(
     monkeypatch.setenv("MODEL_LAYERS", "3")
     assert not project.tune(output=None).cached
     assert project.studies() == [first, f"{first}-2"]
-    assert any("is not used: since then the environment variable MODEL_LAYERS changed" in one for one in project.notes)
+    assert any("is not used: the environment variable MODEL_LAYERS changed" in one for one in project.notes)
     assert project.tune(output=None).cached
     monkeypatch.delenv("MODEL_LAYERS")
     assert project.tune(output=None).cached
@@ -156,7 +156,7 @@ def test_a_model_that_is_another_for_a_reason_that_nobody_sees_is_told_by_its_pa
     project.model.write_text(by_a_file)
     project.tune()
     (project.folder / "one.layer").touch()
-    with pytest.raises(OutputFolderError, match=r"the model \(416 parameters then, 688 now\)"):
+    with pytest.raises(OutputFolderError, match=r"model: parameters 416 -> 688"):
         project.tune()
 
 

@@ -11,11 +11,12 @@ from advisor.session.study import StudyMarker, check_folder, default_folders, lo
 from advisor.trial.folder import StudyFolder
 
 MARKER = StudyMarker(
-    schema=1,
+    schema=2,
     workload={"name": "gpt2", "fingerprint": "aa"},
-    hardware={"name": "a GPU"},
+    hardware={"kind": "cuda", "name": "a GPU", "memory_bytes": 2**36, "host_cores": 8, "driver": "550"},
     versions={"torch": "2.13.0"},
     request="rr",
+    asked={"goal": "faster"},
     memory_limit_bytes=100,
 )
 
@@ -35,8 +36,8 @@ def test_a_continued_study_keeps_its_memory_limit(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_study_is_refused_and_says_what_differs(tmp_path: Path) -> None:
     open_study(tmp_path, MARKER)
-    other = msgspec.structs.replace(MARKER, versions={"torch": "2.14.0"}, request="other")
-    with pytest.raises(OutputFolderError, match=r"versions \(torch\), goal, limits, search space or seed"):
+    other = msgspec.structs.replace(MARKER, versions={"torch": "2.14.0"}, asked={"goal": "bigger"})
+    with pytest.raises(OutputFolderError, match=r"torch: 2\.13\.0 -> 2\.14\.0, goal: faster -> bigger"):
         check_folder(tmp_path, other)
 
 

@@ -156,9 +156,9 @@ def test_folders_that_are_listed_are_part_of_what_a_study_holds_for(
     assert known.changes() == []
     (tmp_path / "another.txt").write_text("")
     monkeypatch.setenv("A_5", "1")
-    assert known.changes() == [
-        "an environment variable (the model's code goes through all of them)",
-        f"the files in {tmp_path}",
+    assert [one.words for one in known.changes()] == [
+        "an environment variable (the model's code goes through all of them) changed",
+        f"the files in {tmp_path} changed",
     ]
 
 

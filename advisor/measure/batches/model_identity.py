@@ -1,10 +1,11 @@
-"""What a model and its batches are, in a few digests: other parameters or shapes make another study."""
+"""What a workload is, as it is built here: other parameters, shapes or types make another study."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from advisor.measure.batches.batches import make_batches
+from advisor.measure.batches.batches import make_batches, seed_everything
 from advisor.measure.batches.parts import parts_of
 from advisor.training.batch.tree import leaves_of
+from advisor.training.workload_optimizer import built_optimizer
+from advisor.workload._user_functions import Workload
 from advisor.workload.fingerprint import digest_of
 from advisor.workload.identity import ModelIdentity
 
-__all__ = ["identity_of"]
+__all__ = ["built_on_meta", "identity_of"]
 
 _SAMPLES = (2, 4, 8, 1)
 """Of the batches that are looked at; the first that ``make_batch`` makes."""
@@ -28,26 +31,62 @@ _DRAWS = 3
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
-def identity_of(model: torch.nn.Module, make_batch: Callable[[int], Any], seed: int) -> ModelIdentity:
-    """Describe a model, as the user builds it, and the batches that ``make_batch`` draws with a seed."""
+def built_on_meta(workload: Workload, seed: int, size: Mapping[str, int | float]) -> torch.nn.Module | None:
+    """The model without memory or values; ``None`` if its code needs some."""
+    seed_everything(seed)
+    try:
+        with torch.device("meta"):
+            return workload.build_model(**size)
+    except Exception:  # code that reads values, or moves the model to a device
+        return None
+
+
+def identity_of(
+    model: torch.nn.Module, workload: Workload, make_batch: Callable[[int], Any], seed: int
+) -> ModelIdentity:
+    """Describe a model, as the user builds it, its optimizer, and the batches that ``make_batch`` draws with a seed."""
+    named = [*model.named_parameters(), *model.named_buffers()]
     tensors = [
         f"{name} {'made later' if is_lazy(tensor) else tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        for name, tensor in named
     ]
     modules = [
-        f"{name} {type(module).__module__}.{type(module).__qualname__} {_ADDRESS.sub('', module.extra_repr())}"
+        f"{name} {_name(type(module))} {_ADDRESS.sub('', module.extra_repr())}"
         for name, module in model.named_modules()
     ]
+    dtypes: Counter[str] = Counter()
+    for _, tensor in named:
+        dtypes[_dtype(tensor)] += _count(tensor)
     return ModelIdentity(
-        parameters=sum(0 if is_lazy(one) else one.numel() for one in model.parameters()),
-        model=digest_of(*tensors, *modules),
-        batches=digest_of(*_batches(make_batch, seed)),
+        class_name=_name(type(model)),
+        parameters=sum(map(_count, model.parameters())),
+        trainable=sum(_count(one) for one in model.parameters() if one.requires_grad),
+        buffers=sum(map(_count, model.buffers())),
+        dtypes=dict(sorted(dtypes.items())),
+        modules=dict(sorted(Counter(_name(type(module)) for module in model.modules()).items())),
+        structure=digest_of(*tensors, *modules),
+        batch=_batch(make_batch, seed),
+        optimizer=_optimizer(model, workload),
+        declares=_declared(workload),
         libraries=_libraries(model),
         sources=_sources(model),
     )
 
 
-def _batches(make_batch: Callable[[int], Any], seed: int) -> list[str]:
+def _count(tensor: torch.Tensor) -> int:
+    return 0 if is_lazy(tensor) else tensor.numel()
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _name(kind: type) -> str:
+    """A class, with its module if that is installed: the user may rename files."""
+    return f"{kind.__module__}.{kind.__qualname__}" if _is_installed(kind.__module__) else kind.__qualname__
+
+
+def _batch(make_batch: Callable[[int], Any], seed: int) -> dict[str, str]:
     """Every part with its type, and the sizes that do not differ from draw to draw."""
     for samples in _SAMPLES:
         try:
@@ -56,19 +95,51 @@ def _batches(make_batch: Callable[[int], Any], seed: int) -> list[str]:
         except Exception:  # one sample, or an odd number, may be none that it makes
             continue
         sizes = [{path: part.sizes for path, part in parts_of(batch).items()} for batch in drawn]
-        words = []
+        if len({tuple(one) for one in sizes}) > 1:
+            return {f"{samples} samples": "parts differ"}
+        words = {}
         for leaf in leaves_of(drawn[0]):
             own = [one.get(leaf.path) for one in sizes]
-            size = own[0] if len(set(own)) == 1 else "differs"
-            kind = str(leaf.value.dtype) if hasattr(leaf.value, "dtype") else type(leaf.value).__name__
-            words.append(f"{leaf.path} {kind} {size}")
-        return words if len({tuple(one) for one in sizes}) == 1 else ["differ"]
-    return []
+            size = list(own[0] or ()) if len(set(own)) == 1 else "of several sizes"
+            kind = _dtype(leaf.value) if hasattr(leaf.value, "dtype") else type(leaf.value).__name__
+            words[leaf.path or "whole"] = f"{kind} {size}" if own[0] is not None else kind
+        return words
+    return {}
+
+
+def _optimizer(model: torch.nn.Module, workload: Workload) -> str:
+    """The optimizer's class and which of its options are in use: a momentum takes memory, its value does not."""
+    if workload.build_optimizer is None:
+        return "AdamW, the default"
+    try:
+        optimizer = built_optimizer(model, workload.build_optimizer)
+    except Exception:  # it may need what a model without memory lacks
+        return "made from a real model only"
+    used = sorted(
+        name
+        for name, value in optimizer.defaults.items()
+        if name != "lr" and (value is True or (isinstance(value, int | float | tuple) and bool(value)))
+    )
+    return f"{_name(type(optimizer))}({', '.join(used)})"
+
+
+def _declared(workload: Workload) -> dict[str, str]:
+    functions = ("compute_loss", "build_optimizer", "count_targets", "linear_head")
+    found = {name: "given" for name in functions if getattr(workload, name) is not None}
+    if workload.max_grad_norm is not None:
+        found["MAX_GRAD_NORM"] = "given"
+    if workload.batch_size is not None:
+        found["BATCH_SIZE"] = str(workload.batch_size)
+    if workload.blocks:
+        found["BLOCKS"] = ", ".join(block.__qualname__ for block in workload.blocks)
+    if workload.sizes:
+        found["SIZES"] = "; ".join(f"{name}: {', '.join(map(str, one))}" for name, one in workload.sizes.items())
+    return found
 
 
 def _libraries(model: torch.nn.Module) -> dict[str, str]:
-    """The installed distributions that the classes of a model's modules come from -> their version."""
-    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    """The installed distributions that the classes of a model's modules come from -> their version; torch is known."""
+    packages = {type(module).__module__.partition(".")[0] for module in model.modules()} - {"torch"}
     installed = [package for package in packages if _is_installed(package)]
     versions = {package: version for package in installed if (version := _version(package)) is not None}
     others = [package for package in installed if package not in versions]
@@ -78,9 +149,10 @@ def _libraries(model: torch.nn.Module) -> dict[str, str]:
     return {name: versions[name] for name in sorted(versions)}
 
 
-def _is_installed(package: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Whether it was imported from where distributions are installed, which the user's own modules are not."""
-    places = getattr(sys.modules.get(package), "__path__", None) or [getattr(sys.modules.get(package), "__file__", "")]
+    package = sys.modules.get(module.partition(".")[0])
+    places = getattr(package, "__path__", None) or [getattr(package, "__file__", "")]
     return any(part in ("site-packages", "dist-packages") for place in places for part in Path(place or "").parts)
 
 

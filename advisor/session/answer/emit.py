@@ -23,11 +23,13 @@ from advisor.files import set_aside, write_whole
 from advisor.goal import Goal, GoalKind
 from advisor.hardware.hardware import Hardware
 from advisor.hardware.mesh import DATA_ONLY
-from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, policy_source
+from advisor.policy.file import Evidence, PolicyFile, load_policy_file, policy_source
+from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import size_lines, wrapper_source
 from advisor.report.comparison import comparison_sentence
 from advisor.search.space.space import Combination
+from advisor.session.request import picks_of
 from advisor.text.units import format_bytes, format_rate
 from advisor.trial.folder import StudyFolder
 from advisor.workload.batch_layout import BatchLayout
@@ -219,7 +221,7 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
             sample_dims=None if layout is None else layout.sample_dims,
             reduction=None if layout is None else layout.reduction,
             evidence=evidence,
-            fingerprints=emission.fingerprints,
+            fingerprints=_with_picks(emission),
         ),
         header=f"Written by momadvise {version} for {emission.workload} on {emission.hardware.name}.\n"
         "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
@@ -232,6 +234,11 @@ def _own_settings(recommendation: Recommendation) -> Policy | None:
     if baseline is None or not (baseline.policy.methods or baseline.policy.accumulation_steps > 1):
         return None
     return baseline.policy
+def _with_picks(emission: Emission) -> Fingerprints:
+    """The fingerprints, with price and preference: a study holds for any of these, a policy was picked by some."""
+    goal, known = emission.goal, emission.fingerprints
+    picks = picks_of(goal.price, goal.usd_per_kilowatt_hour, goal.preference)
+    return msgspec.structs.replace(known, asked={**known.asked, **picks})
 
 
 def _wrapper(emission: Emission, recommendation: Recommendation) -> str:

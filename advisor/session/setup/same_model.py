@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import msgspec
 import psutil
@@ -17,75 +18,83 @@ from advisor.text.records import encode_record, read_record
 from advisor.trial.folder import StudyFolder, write_atomically
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.result import ProbeResult
+from advisor.trial.result import LookResult, ProbeResult
 from advisor.trial.spec import LookTrial
+from advisor.workload.difference import Difference, Weight
 from advisor.workload.fingerprint import digest_of
 from advisor.workload.identity import Identity
+from advisor.workload.workload import WorkloadSource
 
-__all__ = ["keep_identity", "model_of", "what_has_changed"]
+__all__ = ["OF_ANOTHER_STUDY", "identity_in", "keep_identity", "look_at_model", "model_of", "what_has_changed"]
+
+OF_ANOTHER_STUDY = (Weight.STALE, Weight.READ)
+"""What begins another study: a value that is read may decide what a step does, where nothing of the model shows it."""
 
 _SECONDS = 300.0
 """For a start that imports and builds; one that takes longer says nothing."""
 
 
-def keep_identity(folder: StudyFolder, probed: ProbeResult) -> None:
+def keep_identity(folder: StudyFolder, probed: ProbeResult, source: WorkloadSource) -> None:
     """Write down what the measurements hold for, once."""
     if probed.reads is not None and not folder.identity.exists():
-        identity = Identity.of(probed.reads, probed.identity)
+        identity = Identity.of(probed.reads, probed.identity, source)
         write_atomically(folder.identity, msgspec.json.format(encode_record(identity)))
 
 
-def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progress) -> list[str]:
-    """What differs from the time at which a study began, in words.
+def identity_in(folder: StudyFolder) -> Identity | None:
+    """What the measurements of a study hold for; ``None`` where nobody has looked."""
+    return read_record(folder.identity, Identity)
 
-    Variables, files and versions are looked at here; where they are the same, a short start builds the model.
+
+def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progress) -> list[Difference]:
+    """What differs from the time at which a study began.
+
+    Variables, files and versions are looked at here; if nothing there makes it another study, a short start builds the
+    model.
 
     Raises:
         WorkloadError: The model can no longer be imported or built.
     """
-    known = _known(folder)
+    known = identity_in(folder)
     if known is None:
         # Measurements without the identity they belong to: a damaged file.
-        return ["nobody can tell, since identity.json cannot be read"] if folder.ledger.exists() else []
-    changes = known.changes()
-    if changes or known.model is None:
+        return [Difference(subject="identity.json", now="cannot be read")] if folder.ledger.exists() else []
+    changes = known.changes(request.source.root)
+    if any(one.weight in OF_ANOTHER_STUDY for one in changes) or known.model is None or _looked_at(folder):
         return changes
-    if _looked_at(folder):
-        return []
     progress.note("looking whether the model is what it was")
+    result = look_at_model(request.source, request.seed)
+    if result.identity is not None:
+        found = known.model.differences(result.identity)
+        if not found and launch_identity() is not None:
+            os.utime(folder.identity)  # for the other ranks of this launch
+        return changes + found
+    if result.outcome is Outcome.FAILED:
+        raise WorkloadError(f"the model was built before, and no longer can be: {result.reason}", result.traceback_text)
+    return changes
+
+
+def look_at_model(source: WorkloadSource, seed: int, tell: Callable[[str], None] = lambda words: None) -> LookResult:
+    """Build a model in a worker, and say what it is."""
     look = LookTrial(
-        workload=request.source,
+        workload=source,
         policy=Policy(micro_batch=2),
         device="cpu",  # a model is built there, wherever it is trained
         memory_limit_bytes=2**62,
-        seed=request.seed,
+        seed=seed,
         measure_seconds=_SECONDS,
         time_limit_seconds=_SECONDS,
     )
-    with PrivateFolder("look") as apart, Runner(apart) as runner:
-        result = runner.run(look)  # nothing of it is the study's
-    if result.identity is not None:
-        changes = known.changes_of_model(result.identity)
-        if not changes and launch_identity() is not None:
-            os.utime(folder.identity)  # for the other ranks of this launch
-        return changes
-    if result.outcome is Outcome.FAILED:
-        raise WorkloadError(f"the model was built before, and no longer can be: {result.reason}", result.traceback_text)
-    return []
+    with PrivateFolder("look") as apart, Runner(apart, tell=tell) as runner:
+        return runner.run(look)  # nothing of it is the study's
 
 
 def model_of(folder: StudyFolder) -> str:
     """Digest of what a study's model is; empty where nobody has looked."""
-    known = _known(folder)
+    known = identity_in(folder)
     if known is None or known.model is None:
         return ""
-    return digest_of(
-        known.model.model, known.model.batches, *(f"{name} {one}" for name, one in known.model.libraries.items())
-    )
-
-
-def _known(folder: StudyFolder) -> Identity | None:
-    return read_record(folder.identity, Identity)
+    return digest_of(known.model.structure, *(f"{name} {one}" for name, one in known.model.batch.items()))
 
 
 def _looked_at(folder: StudyFolder) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from advisor.errors import FewerSamplesError, WorkloadError
 from advisor.measure.batches.batches import make_batches, pinned, share_of
-from advisor.measure.batches.model_identity import identity_of
+from advisor.measure.batches.model_identity import built_on_meta, identity_of
 from advisor.measure.batches.reused import ReusedBatches
 from advisor.measure.batches.sample_layout import find_layout, samples_in
 from advisor.measure.batches.varying_sizes import Drawn, draw_batches, find_sizes
@@ -125,7 +125,13 @@ class BatchSource:
 
     def identity_of(self, model: torch.nn.Module) -> ModelIdentity:
         """What the user's model and its batches are, before anything is done to it."""
-        return identity_of(model, self._make_batch, self._spec.seed)
+        return identity_of(model, self._workload, self._make_batch, self._spec.seed)
+
+    def identity_on_meta(self) -> ModelIdentity | None:
+        """The same, of a model without memory; ``None`` if it cannot be built so."""
+        size = accepted(self._workload.build_model, self._spec.model_size)
+        model = built_on_meta(self._workload, self._spec.seed, size)
+        return None if model is None else self.identity_of(model)
 
     def _drawn(self, samples: int) -> Drawn:
         """Batches of which all have as many samples as were asked for, or what is said of samples per second is not so.

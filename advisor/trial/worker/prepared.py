@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from advisor.measure.batches.batches import seed_everything
 from advisor.measure.memory.storages import HostData
-from advisor.trial.spec import ConfirmTrial, CountTrial, PredictTrial, Trial
+from advisor.trial.spec import ConfirmTrial, CountTrial, LookTrial, PredictTrial, Trial
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.reads import recording_reads
@@ -94,9 +94,14 @@ def wants_process_of_its_own(spec: Trial[Any]) -> bool:
     """Whether a trial should run in a process forked for it.
 
     On a CPU, memory left in the C library's allocator changes the next trial's step times. A GPU's allocator is
-    emptied, and a GPU cannot be used after a fork. A confirmation has its own worker anyway.
+    emptied, and a GPU cannot be used after a fork. A confirmation has its own worker anyway, and a look measures
+    nothing: before a fork, the model would be built for real.
     """
-    return sys.platform == "linux" and not isinstance(spec, ConfirmTrial) and torch.device(spec.device).type == "cpu"
+    return (
+        sys.platform == "linux"
+        and not isinstance(spec, ConfirmTrial | LookTrial)
+        and torch.device(spec.device).type == "cpu"
+    )
 
 
 def prepare(spec: Trial[Any]) -> Prepared | None:

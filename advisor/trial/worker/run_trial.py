@@ -47,7 +47,8 @@ _R = TypeVar("_R", bound=Result)
 
 
 def _look(bench: Bench[LookTrial]) -> LookResult:
-    return bench.spec.ended(Outcome.OK, identity=bench.data.identity_of(bench.build_model()))
+    identity = bench.data.identity_on_meta() or bench.data.identity_of(bench.build_model())
+    return bench.spec.ended(Outcome.OK, identity=identity)
 
 
 WORK: dict[type[Trial[Any]], Callable[[Bench[Any]], Any]] = {

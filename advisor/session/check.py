@@ -1,0 +1,222 @@
+"""Check whether a policy file still holds: compare what it was measured for with what is here.
+
+The model is built in a child process, without memory where its code allows it; nothing is trained, unless the wrapper
+and plain training are to be measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from advisor.decide.policy_status import PolicyCheck, PolicyStatus, moved, status_of
+from advisor.errors import MethodRefusedError, OptionError, PolicyError, WorkloadError
+from advisor.files import PrivateFolder
+from advisor.goal import GoalKind, Preference, Price
+from advisor.hardware.detect import detect_hardware
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.methods.catalogue import get_method
+from advisor.methods.libraries import needed_by
+from advisor.policy.file import PolicyFile, load_policy_file
+from advisor.policy.fingerprints import Asked, Fingerprints, hardware_facts
+from advisor.session.policy_runs import PolicyRuns
+from advisor.session.request import picks_of
+from advisor.session.setup.limits import memory_budget
+from advisor.session.setup.same_model import look_at_model
+from advisor.session.setup.versions import versions
+from advisor.surroundings import check_working_folder
+from advisor.text.printable import shown
+from advisor.trial.outcome import Outcome
+from advisor.trial.process.runner import Runner
+from advisor.workload.difference import Difference, Weight
+from advisor.workload.source import resolve_source
+from advisor.workload.workload import WorkloadSource
+
+__all__ = ["CheckRequest", "run_check"]
+
+_OLD = (
+    "it does not state which model it was measured for: it was written by hand or by an older version of momadvise. "
+    "Tune again to get one that does"
+)
+
+
+class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to check.
+
+    Attributes:
+        source: The model; ``None`` for the one that the policy names.
+        global_batch: What would be asked for now, as the next ones; ``None`` for what was asked for then.
+        remeasure: Whether to measure the wrapper and plain training again.
+        strict: Whether warnings make the policy stale.
+    """
+
+    policy_file: Path
+    source: WorkloadSource | None = None
+    device: str | None = None
+    memory_limit_bytes: int | None = None
+    global_batch: int | None = None
+    price: Price | None = None
+    usd_per_kilowatt_hour: float | None = None
+    preference: Preference = Preference()
+    remeasure: bool = False
+    strict: bool = False
+    seed: int = 0
+
+
+def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck:
+    """Compare, and measure if asked to.
+
+    Raises:
+        UserError: A mistake that the user can fix.
+    """
+    check_working_folder()
+    file = load_policy_file(request.policy_file)
+    known = file.fingerprints
+    source = request.source or _named_source(request.policy_file, known)
+    _check_picks(request, file)
+    on_cpu = known is not None and known.hardware.get("kind") == DeviceKind.CPU.value
+    hardware = detect_hardware(request.device or ("cpu" if on_cpu else None))
+    check = PolicyCheck(
+        policy=file.policy,
+        workload=source.name,
+        device=hardware.name,
+        status=PolicyStatus.UNKNOWN,
+        strict=request.strict,
+        command=_command(source, file),
+    )
+    if known is None or known.identity is None:
+        return msgspec.structs.replace(check, reason=_OLD)
+    found = _differences(request, file, known, source, hardware)
+    found += known.identity.changes(source.root)
+    if known.identity.model is not None:
+        look = look_at_model(source, request.seed, tell)
+        if look.outcome is Outcome.FAILED:
+            raise WorkloadError(look.reason, look.traceback_text)
+        if look.identity is None:
+            reason = f"building the model ended as {look.outcome.value}: {look.reason}. Check again"
+            return msgspec.structs.replace(check, reason=reason, differences=tuple(found))
+        found += known.identity.model.differences(look.identity)
+    check = msgspec.structs.replace(check, differences=_sorted(found), status=status_of(found, strict=request.strict))
+    if request.remeasure and check.status is PolicyStatus.HOLDS:
+        return _remeasured(check, request, file, source, hardware, tell)
+    return check
+
+
+def _check_picks(request: CheckRequest, file: PolicyFile) -> None:
+    picks = picks_of(request.price, request.usd_per_kilowatt_hour, request.preference)
+    goal = None if file.evidence is None else file.evidence.goal
+    if picks and goal not in (None, GoalKind.CHEAPEST.value):
+        raise OptionError(
+            f"A price or preference picks among the policies of --goal cheapest, but {shown(request.policy_file)} was "
+            f"found with --goal {goal}. Leave it out."
+        )
+
+
+def _named_source(path: Path, known: Fingerprints | None) -> WorkloadSource:
+    """The model that a policy names, from the current folder or the policy's."""
+    named = "" if known is None else known.workload.get("model", "")
+    fix = f"Name it: momadvise check {shown(path)} MODEL"
+    if not named:
+        raise PolicyError(f"A policy is checked with its model, but {shown(path)} names none. {fix}.")
+    if named.startswith("hf:"):
+        return resolve_source(named)
+    places = [Path(named), path.parent / named]
+    found = next((one for one in places if one.exists()), None)
+    if found is None:
+        raise PolicyError(
+            f"A policy is checked with its model, but {shown(path)} names {shown(named)}, which is neither in the "
+            f"current folder nor beside the policy. {fix}."
+        )
+    return resolve_source(found)
+
+
+def _differences(
+    request: CheckRequest, file: PolicyFile, known: Fingerprints, source: WorkloadSource, hardware: Hardware
+) -> list[Difference]:
+    """What can be compared without starting the model's code."""
+    libraries = needed_by(get_method(setting.name) for setting in file.policy.methods)
+    now = Fingerprints(
+        workload={"name": source.name, "fingerprint": source.fingerprint},
+        hardware=hardware_facts(hardware),
+        versions=versions(libraries),
+        request=known.request,
+        asked=known.asked | _asked_now(request),
+    )
+    found = known.differences(now, libraries)
+    needed = file.policy.gpu_count
+    if hardware.kind is DeviceKind.CUDA and needed > hardware.device_count:
+        found.append(Difference(subject="devices", was=str(needed), now=str(hardware.device_count)))
+    return found
+
+
+def _asked_now(request: CheckRequest) -> Asked:
+    """What would be asked for now, as far as it is stated."""
+    stated: Asked = {
+        "global_batch": request.global_batch,
+        "memory_limit_bytes": request.memory_limit_bytes,
+        **picks_of(request.price, request.usd_per_kilowatt_hour, request.preference),
+    }
+    return {name: value for name, value in stated.items() if value is not None}
+
+
+def _sorted(found: list[Difference]) -> tuple[Difference, ...]:
+    """What makes it stale comes first."""
+    order = list(Weight)
+    return tuple(sorted(found, key=lambda one: order.index(one.weight)))
+
+
+def _remeasured(
+    check: PolicyCheck,
+    request: CheckRequest,
+    file: PolicyFile,
+    source: WorkloadSource,
+    hardware: Hardware,
+    tell: Callable[[str], None],
+) -> PolicyCheck:
+    """Run the wrapper and plain training, in turn."""
+    if file.policy.gpu_count > 1 or file.evidence is None:
+        why = "it has no evidence" if file.evidence is None else f"it is for {file.policy.gpu_count} devices"
+        reason = f"--remeasure runs policies for one device beside plain training, but {why}. Tune again instead"
+        return msgspec.structs.replace(check, status=PolicyStatus.UNKNOWN, reason=reason)
+    limit = memory_budget(hardware, request.memory_limit_bytes).limit_bytes
+    with PrivateFolder("check") as folder, Runner(folder, tell=tell) as runner:
+        runs = PolicyRuns(file, source, hardware, limit, folder, runner, request.seed)
+        result, plain, beside = runs.beside_baseline(file.policy.global_batch)
+    if result.outcome is Outcome.REFUSED:
+        raise MethodRefusedError(result.reason)
+    if result.measurement is None:
+        if result.outcome.is_by_chance:
+            reason = f"the wrapper's run ended as {result.outcome.value}: {result.reason}. Check again"
+            return msgspec.structs.replace(check, status=PolicyStatus.UNKNOWN, reason=reason)
+        words = f"{result.outcome.value}: {result.reason}" if result.reason else result.outcome.value
+        found = [Difference(subject="the wrapper's run", was="ok", now=words, weight=Weight.MOVED)]
+    else:
+        found = moved(file.evidence, result.measurement.memory.peak_bytes, result.speedup)
+    notes = list(result.notes)
+    if result.speedup is None and beside != file.policy:
+        why = "plain training does not run" if plain is None else "both do not fit at once"
+        notes.append(f"the speed was not compared: {why}")
+    differences = (*check.differences, *found)
+    return msgspec.structs.replace(
+        check,
+        differences=differences,
+        status=status_of(differences, strict=request.strict),
+        remeasured=True,
+        notes=tuple(notes),
+    )
+
+
+_AGAIN = (("gpus", "--gpus"), ("global_batch", "--global-batch"), ("memory_limit_bytes", "--memory-limit"))
+
+
+def _command(source: WorkloadSource, file: PolicyFile) -> tuple[str, ...]:
+    """The command that tunes again, with what was asked for then."""
+    asked = {} if file.fingerprints is None else file.fingerprints.asked
+    goal = asked.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
+    parts = ["momadvise", "--goal", str(goal), source.typed or "MODEL"]
+    for name, flag in _AGAIN:
+        if (value := asked.get(name)) is not None and value != "1":
+            parts += [flag, str(value)]
+    return tuple(parts)

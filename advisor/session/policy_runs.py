@@ -1,0 +1,111 @@
+"""Trials of one policy file, in a folder that is not kept. Called by verify and check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.measure.measurement import Measurement
+from advisor.methods.catalogue import get_method
+from advisor.policy.file import PolicyFile
+from advisor.policy.policy import Policy
+from advisor.policy.wrapper import write_wrapper
+from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
+from advisor.trial.process.runner import Runner
+from advisor.trial.result import ConfirmResult
+from advisor.trial.spec import ConfirmTrial, TimeTrial, Trial
+from advisor.workload.batch_layout import BatchLayout
+from advisor.workload.workload import WorkloadSource
+
+__all__ = ["PolicyRuns", "SideBySide"]
+
+_S = TypeVar("_S", bound=Trial[Any])
+
+_MEASURE_SECONDS: dict[type[Trial[Any]], float] = {TimeTrial: 4.0, ConfirmTrial: 10.0}
+_TIME_LIMIT_SECONDS = 180.0
+_TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
+
+
+class SideBySide(NamedTuple):
+    """The wrapper's run, and the baseline's.
+
+    Attributes:
+        wrapper: The result; its ``speedup`` is missing if the two took no turns.
+        plain: The baseline's measurement; ``None`` if it did not run.
+        beside: The baseline: the file's own, or plain training.
+    """
+
+    wrapper: ConfirmResult
+    plain: Measurement | None
+    beside: Policy
+
+
+@dataclass
+class PolicyRuns:
+    """Runs trials of a policy file.
+
+    Attributes:
+        folder: For the wrappers that are run.
+        layout: Where batches have their samples, once a probe has found it.
+    """
+
+    file: PolicyFile
+    source: WorkloadSource
+    hardware: Hardware
+    limit_bytes: int
+    folder: Path
+    runner: Runner
+    seed: int = 0
+    layout: BatchLayout | None = None
+
+    def beside_baseline(self, plain_batch: int) -> SideBySide:
+        """Measure the baseline, then the wrapper, in turn with it where both fit.
+
+        Args:
+            plain_batch: Samples of plain training, unless the file states a baseline or its batch.
+        """
+        evidence, policy = self.file.evidence, self.file.policy
+        batch = None if evidence is None else evidence.baseline_batch
+        beside = self.file.baseline or Policy(micro_batch=batch or plain_batch)
+        plain = self.runner.run(self.spec(TimeTrial, beside)).measurement
+        in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
+        wrapper = self.write_wrapper(policy, "wrapper.py")
+        spec = self.spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
+        return SideBySide(self.runner.run(spec), plain, beside)
+
+    def spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
+        """A trial of the workload at the file's size of the model."""
+        evidence = self.file.evidence
+        slow = any(get_method(setting.name).slow_start for setting in self.file.policy.methods)
+        return kind(
+            workload=self.source,
+            policy=policy,
+            model_size=(evidence.model_size or {}) if evidence is not None else {},
+            device=self.hardware.device,
+            memory_limit_bytes=self.limit_bytes,
+            seed=self.seed,
+            layout=self.layout,
+            measure_seconds=_MEASURE_SECONDS.get(kind, _TIME_LIMIT_SECONDS),
+            time_limit_seconds=_TIME_LIMIT_TO_COMPILE_SECONDS if slow else _TIME_LIMIT_SECONDS,
+            **more,
+        )
+
+    def write_wrapper(self, policy: Policy, name: str) -> str:
+        """Write the wrapper of a policy, with the file's batch layout: all that applying the file would use."""
+        path = self.folder / name
+        layout = BatchLayout(
+            dims=self.file.sample_dims or {},
+            counted_by="",
+            is_usual=self.file.sample_dims is None,
+            reduction=self.file.reduction,
+        )
+        write_wrapper(policy, path, headline="The policy that is looked at.", details="", layout=layout)
+        return str(path)
+
+    def _both_fit(self, plain_bytes: int) -> bool:
+        evidence = self.file.evidence
+        own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
+        context = CUDA_CONTEXT_BYTES if self.hardware.kind is DeviceKind.CUDA else 0
+        return plain_bytes + own + context <= self.limit_bytes
