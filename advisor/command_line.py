@@ -178,6 +178,8 @@ def verify_parser() -> Parser:
 def export_parser() -> Parser:
     """The parser of ``momadvise export POLICY --to NAME``."""
     return Parser("momadvise export", _EXPORT, EXPORT, {"policy": None})
+
+
 def check_parser() -> Parser:
     """The parser of ``momadvise check POLICY [MODEL]``."""
     return Parser("momadvise check", _CHECK, CHECK, {"policy": None, "model": "?"})

@@ -91,6 +91,9 @@ def json_export(export: Export, patched: Patched | None, *, written: bool) -> st
         text=new_configuration(export) if patched is None else patched.text,
         changes=[] if patched is None else [change.words for change in patched.changes],
         misspelled={} if patched is None else patched.misspelled,
+    )
+
+
 def json_check(check: PolicyCheck) -> str:
     """Whether a policy holds: ``status`` is ``holds``, ``stale``, ``moved`` or ``cannot be told`` (see ``reason``).
 

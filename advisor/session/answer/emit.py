@@ -234,6 +234,8 @@ def _own_settings(recommendation: Recommendation) -> Policy | None:
     if baseline is None or not (baseline.policy.methods or baseline.policy.accumulation_steps > 1):
         return None
     return baseline.policy
+
+
 def _with_picks(emission: Emission) -> Fingerprints:
     """The fingerprints, with price and preference: a study holds for any of these, a policy was picked by some."""
     goal, known = emission.goal, emission.fingerprints
