@@ -1,0 +1,4 @@
+"""Train with a policy in the trainers that people have: transformers, trl, accelerate.
+
+Runs in the user's own process, with torch and the trainer's library.
+"""
