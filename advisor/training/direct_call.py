@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from typing import Any, Self
 
@@ -60,6 +61,14 @@ def announce_direct_calls(training: Training, label: str, given_loss: ComputeLos
         training.run_passes = run
 
 
+def _frames_to_the_user() -> int:
+    """How far above its caller the call of the model is: torch has some functions between, and here is one or two."""
+    frame, count = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, nn.modules.module.__file__):
+        frame, count = frame.f_back, count + 1
+    return count
+
+
 class _OwnCalls(contextlib.AbstractContextManager[None]):
     """Entered around the calls that a training makes itself."""
 
@@ -86,7 +95,7 @@ class _Announcement:
             return
         if model.training and torch.is_grad_enabled():
             self._is_due = False
-            warnings.warn(self._text, stacklevel=4)
+            warnings.warn(self._text, stacklevel=_frames_to_the_user())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """For a copy of the model, which belongs to no training: it warns of nothing."""
