@@ -23,10 +23,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.parsing import lightning_hasattr, lightning_setattr
 
 from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
+from advisor.integrations import support
 from advisor.integrations.lightning_precision import PolicyPrecision
+from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.silent_log import silent_log
 from advisor.policy.apply import HasPolicy, apply_policy
-from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.text.units import format_count
 from advisor.training.batch.tree import sample_count
@@ -35,6 +36,9 @@ from advisor.training.training import Training
 __all__ = ["PolicyStrategy"]
 
 _log = logging.getLogger("advisor")
+
+_PLAIN = "32-true"
+"""What Lightning calls float32."""
 
 
 class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
@@ -48,27 +52,32 @@ class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
 
     Args:
         policy: A policy, an answer of ``advisor.tune``, or the path of a policy file.
+        untested: Accept versions of Lightning that this was not tested with.
         options: Of :func:`advisor.apply_policy`: ``count_targets``, ``linear_head``, ``blocks``, ``sample_dims``,
             ``reduction``, ``example_batch``. A module's own ``linear_head(batch)`` and ``count_targets(batch)`` are
             taken as well. With a loss that is computed in chunks, ``training_step`` is not called.
 
     Raises:
-        PolicyError: The policy cannot be read, or is for several devices.
-        MethodRefusedError: (in ``fit``) A method cannot apply to the module, or to what the Trainer does itself.
+        PolicyError: The policy cannot be read, or the version of Lightning is not known.
+        MethodRefusedError: A method is for several devices; or, in ``fit``, cannot apply to the module or beside what
+            the Trainer does itself.
         WorkloadError: (in ``fit``) The first batch has another size than the policy's.
     """
 
     strategy_name = "momadvise"
 
-    def __init__(self, policy: Policy | HasPolicy | str | os.PathLike[str], **options: Any) -> None:
+    def __init__(
+        self, policy: Policy | HasPolicy | str | os.PathLike[str], *, untested: bool = False, **options: Any
+    ) -> None:
         super().__init__()
-        self._given = load_policy_file(policy) if isinstance(policy, str | os.PathLike) else policy
-        self._policy = _on_one_device(self._given)
+        require_version(support.LIGHTNING, untested=untested)
+        self._given = policy_for(support.LIGHTNING, policy, processes=1)
+        self._policy = self._given.policy
         self._options = options
         self._policy_precision = PolicyPrecision()
         self._devices: list[torch.device] | None = None
         self._training: Training | None = None
-        self._given_precision = ""
+        self._given_precision = _PLAIN
         self._output: Any = None
         self._rest: tuple[Any, ...] = ()
         self._kept: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
@@ -110,7 +119,7 @@ class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
     @precision_plugin.setter
     def precision_plugin(self, given: Precision | None) -> None:
         if given is not None and not isinstance(given, PolicyPrecision):
-            self._given_precision = "" if type(given) is Precision else str(given.precision or type(given).__name__)
+            self._given_precision = str(getattr(given, "precision", type(given).__name__))
 
     # Setting up.
 
@@ -165,11 +174,7 @@ class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
 
     def _check_trainer(self, trainer: Trainer, module: LightningModule) -> None:
         accumulated = trainer.accumulate_grad_batches
-        if self._given_precision:
-            raise PolicyError(
-                f"Number formats must be stated once, by the policy ({self._policy.label}), but the Trainer has "
-                f"precision={self._given_precision!r}. Leave precision out of the Trainer."
-            )
+        require_plain(support.LIGHTNING, [OwnSetting("precision", self._given_precision, _PLAIN)], "the Trainer")
         if not module.automatic_optimization:
             raise MethodRefusedError(
                 "a policy needs automatic optimization, in which Lightning runs backward pass and optimizer step, but "
@@ -302,32 +307,22 @@ class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
         if self._training is None:
             super().load_model_state_dict(checkpoint, strict=strict)
             return
-        training, now = self._training, self._training.state_dict()
         given = checkpoint["state_dict"]
         if not strict:
-            given = now["model"] | {name: value for name, value in given.items() if name in now["model"]}
-        optimizers = checkpoint.get("optimizer_states") or [now["optimizer"]]
-        added = checkpoint.get(type(self._policy_precision).__qualname__, {})
-        training.load_state_dict({**added, "model": given, "optimizer": optimizers[0]})
+            now = self._training.state_dict()["model"]
+            given = now | {name: value for name, value in given.items() if name in now}
+        parts = checkpoint.get(type(self._policy_precision).__qualname__, {})
+        self._training.load_state_dict({**parts, "model": given})
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Loaded with the model."""
+        """Load the optimizer's state."""
+        self.training.load_state_dict({"optimizer": checkpoint["optimizer_states"][0]})
 
     def teardown(self) -> None:
         """Undo the process-wide settings of methods."""
         super().teardown()
         if self._training is not None:
             self._training.close()
-
-
-def _on_one_device(given: Policy | HasPolicy) -> Policy:
-    policy = given if isinstance(given, Policy) else given.policy
-    if policy.gpu_count > 1:
-        raise PolicyError(
-            f"PolicyStrategy trains on one device, but the policy is for {policy.gpu_count}: its methods would divide "
-            "what Lightning's strategies divide as well. Tune with gpus=1 for the Trainer, or train with wrapper.py."
-        )
-    return policy
 
 
 def _module_options(module: LightningModule) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
 
+from advisor.integrations.saved_training import parts_of
 from advisor.training.training import Training
 
 __all__ = ["PolicyPrecision"]
@@ -56,8 +57,7 @@ class PolicyPrecision(Precision):  # type: ignore[misc]
         """What methods add to a training's state."""
         if self.training is None:
             return {}
-        state = self.training.state_dict()
-        return {name: value for name, value in state.items() if name not in ("model", "optimizer")}
+        return parts_of(self.training.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loaded with the model."""

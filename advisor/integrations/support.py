@@ -11,7 +11,17 @@ from advisor.methods.base import Method, Stage
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.setting import MethodSetting
 
-__all__ = ["ACCELERATE", "HF", "SFT", "TRAINERS", "Trainer", "outcomes", "require_supported", "why_refused"]
+__all__ = [
+    "ACCELERATE",
+    "HF",
+    "LIGHTNING",
+    "SFT",
+    "TRAINERS",
+    "Trainer",
+    "outcomes",
+    "require_supported",
+    "why_refused",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +34,7 @@ class Trainer:
         tested: Minor versions of the library that the adapter was tested with.
         call: The call that applies a policy in it.
         own_loss: Whether it computes the loss of a language model itself, in a function that no method can replace.
+        one_device: Whether it trains by a policy on one device alone.
     """
 
     name: str
@@ -31,6 +42,7 @@ class Trainer:
     tested: tuple[str, ...]
     call: str
     own_loss: bool = False
+    one_device: bool = False
 
 
 HF = Trainer("transformers.Trainer", "transformers", ("5.23",), "advisor.integrations.hf.attach(trainer, policy)")
@@ -41,11 +53,23 @@ ACCELERATE = Trainer(
     ("1.15",),
     "advisor.integrations.accelerate.prepare(model, policy, accelerator=accelerator)",
 )
-TRAINERS = (HF, SFT, ACCELERATE)
+LIGHTNING = Trainer(
+    "lightning.Trainer",
+    "lightning",
+    ("2.6",),
+    "lightning.pytorch.Trainer(strategy=advisor.integrations.lightning.PolicyStrategy(policy), devices=1)",
+    one_device=True,
+)
+TRAINERS = (HF, SFT, ACCELERATE, LIGHTNING)
 
 
 def why_refused(method: Method, trainer: Trainer) -> str:
     """Why a method cannot be used in a trainer, with the fix; empty if its adapter applies it."""
+    if trainer.one_device and (method.distributes or method.builds_on):
+        return (
+            f"it is for several devices, and what divides a training in {trainer.name} is its own strategy; tune with "
+            "gpus=1, or train with the policy's wrapper.py"
+        )
     if method.axis not in (None, MeshAxis.DATA):
         return (
             f"processes that hold one model must be given the same samples, but {trainer.name} gives each process "

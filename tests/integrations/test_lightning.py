@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 import advisor
 from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
+from advisor.integrations import support
 from advisor.integrations.lightning import PolicyStrategy
 from advisor.integrations.silent_log import silent_log
 from advisor.methods.base import Method
@@ -140,6 +141,7 @@ WORKING = {method.name: found for method in ON_ONE_DEVICE if (found := first_set
 
 @pytest.mark.parametrize("name", WORKING)
 def test_each_method_trains_as_its_wrapper_does(name: str) -> None:
+    assert support.outcomes()[name, support.LIGHTNING.name] == ""
     model, setting = WORKING[name]
     method = next(method for method in CATALOGUE if method.name == name)
     layers = layers_for((setting,))
@@ -167,7 +169,8 @@ def test_a_schedule_of_other_parameter_groups_is_refused() -> None:
 @pytest.mark.parametrize("method", ON_SEVERAL, ids=lambda method: method.name)
 def test_a_policy_for_several_devices_is_refused(method: Method) -> None:
     policy = advisor.Policy(methods=(settings_of(method)[0],), micro_batch=2, accumulation_steps=1, gpu_count=2)
-    with pytest.raises(PolicyError, match=r"trains on one device, but the policy is for 2.*Tune with gpus=1"):
+    assert support.why_refused(method, support.LIGHTNING)
+    with pytest.raises(MethodRefusedError, match=r"cannot be used in lightning\.Trainer: .*tune with gpus=1"):
         PolicyStrategy(policy)
 
 
@@ -332,7 +335,12 @@ IN_BACKWARD = policy_of(advisor.use("optimizer_in_backward"), micro_batch=4, acc
 @pytest.mark.parametrize(
     ("module", "policy", "options", "words"),
     [
-        (Language, policy_of(), {"precision": "bf16-mixed"}, "the Trainer has precision='bf16-mixed'. Leave"),
+        (
+            Language,
+            policy_of(),
+            {"precision": "bf16-mixed"},
+            "has precision='bf16-mixed'.*set precision='32-true' in the Trainer",
+        ),
         (Language, policy_of(), {"accumulate_grad_batches": 3}, "must divide the policy's 4 samples"),
         (Language, IN_BACKWARD, {"gradient_clip_val": 1.0}, "gradient clipping"),
         (Language, IN_BACKWARD, {"accumulate_grad_batches": 2}, "whole gradient in one backward pass"),
