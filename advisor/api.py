@@ -7,11 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from advisor.decide.answer import Answer
 from advisor.errors import OptionError
+from advisor.exports.trainer_file import TrainerFile, read_trainer_file
 from advisor.goal import Fidelity, GoalKind, Preference, Price
 from advisor.goal_text import parse_floor, parse_gpu_counts
 from advisor.options import GOAL, TUNE, Option, options_of
+from advisor.policy.baseline import baseline_of_file
 from advisor.search.propose.proposal import SamplerName
 from advisor.session.request import TuneRequest
 from advisor.session.setup.several_nodes import nodes_from
@@ -21,8 +25,8 @@ from advisor.text.ranges import MOST, check_above_zero, whole
 from advisor.text.units import MOST_BYTES, parse_bytes, parse_duration
 from advisor.workload.function_source import source_from_functions
 from advisor.workload.importing import refuse_while_importing
-from advisor.workload.source import resolve_source
-from advisor.workload.workload import FUNCTIONS, WorkloadSource
+from advisor.workload.source import resolve_source, stating
+from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +57,11 @@ def tune(
     storage: str | None = None,
     trials: int = 40,
     time_limit: str | float | None = None,
+    batch: int | None = None,
+    tokens: int | None = None,
+    image_size: int | None = None,
+    baseline: str | os.PathLike[str] | None = None,
+    from_: str | os.PathLike[str] | None = None,
     global_batch: int | None = None,
     gpus: int | str | Iterable[int] | None = None,
     nnodes: int | None = None,
@@ -77,7 +86,8 @@ def tune(
     them share.
 
     Args:
-        model: A Python file, ``"hf:<model type>"``, a ``config.json`` or a module name; or give functions instead.
+        model: A Python file, ``"hf:<model type>"``, ``"hf:<org>/<name>"`` (on the Hugging Face hub, its config alone),
+            a ``config.json``, a folder with one, or a module name; or give functions instead.
         build_model: ``() -> nn.Module``. Functions are found again by name in other processes: they must be
             importable, no lambdas and no functions inside functions.
         make_batch: ``(batch_size) -> pytree of CPU tensors``.
@@ -98,6 +108,13 @@ def tune(
             ``"mysql://..."``, ``"study.journal"``). Each worker needs an ``output`` of its own.
         trials: Stop after N policies (default: 40).
         time_limit: Stop after this time (default: 3m30s): text such as ``"5m"``, or seconds.
+        batch: Samples per forward pass today (default: ``BATCH_SIZE`` of the file).
+        tokens: Of each sample of a Hugging Face model.
+        image_size: Pixels per side of a Hugging Face model's images.
+        baseline: A ``policy.yaml``: what you train with today (default: plain training). A policy that accumulates
+            keeps its number of samples per step, unless ``global_batch`` says another.
+        from_: Or your axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed configuration: what it says of
+            methods, batch, clipping and devices is the baseline. The model that it names is taken if none is given.
         global_batch: Keep N samples per optimizer step.
         gpus: How many devices may train together (default: 1; for ``cheapest``, and on N machines, 1,2,4,... up to
             all): ``2``, ``(1, 2, 4)`` or ``"1,2,4"``.
@@ -145,21 +162,57 @@ def _source(model: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> W
 
 def _request(given: Mapping[str, Any]) -> TuneRequest:
     """What is asked for, as the table of options says how to read it and where it goes."""
-    source = _source(given["model"], given)
-    records: dict[str, dict[str, Any]] = {"": {}, "nodes": {}, "preference": {}}
+    records: dict[str, dict[str, Any]] = {"": {}, "nodes": {}, "preference": {}, "stated": {}}
+    trainer = _trainer_file(given)
+    model = given["model"]
+    if trainer is not None:
+        model = model or _model_of(trainer, given)
+        records["stated"] = msgspec.structs.asdict(trainer.stated)
+    source = _source(model, given)
+    if source.kind is not WorkloadKind.HUGGING_FACE:
+        records["stated"].pop("tokens", None)  # its own make_batch decides
     for option in (GOAL, *options_of(*TUNE)):
-        value = given.get(option.keyword)
+        value = given.get(option.keyword) if option.keyword != "from_" else None
         if value is not None or (option.default is not None and option.in_library):
             record, _, field = (option.field or option.keyword).rpartition(".")
             records[record][field] = _read(value, option)
+    if trainer is not None:
+        records[""]["baseline"] = trainer.baseline
+    own = records[""].get("baseline")
+    if own is not None and own.policy.gpu_count > 1:
+        records[""].setdefault("gpu_counts", (own.policy.gpu_count,))
     return TuneRequest(
-        source=source,
+        source=stating(source, Stated(**records["stated"])),
         nodes=nodes_from(**records["nodes"]),
         preference=Preference(**records["preference"]),
         seed=whole(given["seed"], "seed", least=0, most=2**32 - 1),
         wait=given["wait"],
         **records[""],
     )
+
+
+def _trainer_file(given: Mapping[str, Any]) -> TrainerFile | None:
+    """The configuration of a trainer, if one is given."""
+    if given["from_"] is None:
+        return None
+    if given["baseline"] is not None:
+        raise OptionError("The baseline must be one, but --baseline and --from are given. Leave one of them out.")
+    counts = None if given["gpus"] is None else parse_gpu_counts(given["gpus"])
+    batch = None if given["batch"] is None else whole(given["batch"], "--batch")
+    path = path_of(given["from_"], "--from", OptionError)
+    return read_trainer_file(path, gpu_count=counts[0] if counts and len(counts) == 1 else None, batch=batch)
+
+
+def _model_of(trainer: TrainerFile, given: Mapping[str, Any]) -> str | None:
+    """The model that a trainer's configuration names; ``None`` where functions are given."""
+    if any(given[name] is not None for name in FUNCTIONS):
+        return None
+    if not trainer.model:
+        raise OptionError(
+            f"A model must be given where the configuration names none, but {trainer.baseline.origin} does not. Give "
+            "MODEL too: a Python file, hf:TYPE, hf:ORG/NAME or a config.json."
+        )
+    return trainer.model
 
 
 def _read(value: Any, option: Option) -> Any:
@@ -213,6 +266,7 @@ def _duration(value: str | float, option: str) -> float:
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "text": _text,
     "path": lambda value, option: path_of(value, option, OptionError),
+    "policy": lambda value, option: baseline_of_file(_text(value, option)),
     "names": _names,
     "number": check_above_zero,
     "bytes": _bytes,

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from advisor.command_line import EXIT_USER_ERROR, complain, predict_parser, tune_parser, verify_parser
+from advisor.command_line import (
+    EXIT_USER_ERROR,
+    complain,
+    export_parser,
+    predict_parser,
+    tune_parser,
+    verify_parser,
+)
 from advisor.options import GOAL, TUNE, options_of
 from advisor.report.streams import streams_kept
 from advisor.text.printable import printable
@@ -28,6 +35,7 @@ _Result = TypeVar("_Result")
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
 EXIT_DOES_NOT_FIT = 3
+EXIT_NOT_EXPORTED = 3
 EXIT_NOT_KEPT = 4
 EXIT_INTERRUPTED = 130
 
@@ -40,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit status: 0 answered, 1 no policy could be measured, 2 a mistake that the user can fix, 3 predicted not to
-        fit, 4 a promise is not kept, 130 interrupted.
+        fit or not wholly exported, 4 a promise is not kept, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     with streams_kept() as streams:
@@ -78,6 +86,8 @@ def _dispatch(arguments: list[str]) -> int:
         options, run = predict_parser().checked(arguments[1:]), _predict
     elif arguments[0] == "verify":
         options, run = verify_parser().checked(arguments[1:]), _verify
+    elif arguments[0] == "export":
+        options, run = export_parser().checked(arguments[1:]), _export
     elif arguments[0] not in ("methods", "hardware"):
         options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
@@ -101,8 +111,8 @@ def _dispatch(arguments: list[str]) -> int:
 def _advise(options: argparse.Namespace) -> int:
     if options.node_rank:
         return _follow(options)
-    if options.model is None:
-        tune_parser().error("a model is needed: a Python file, hf:TYPE or a config.json")
+    if options.model is None and options.from_ is None:
+        tune_parser().error("a model is needed: a Python file, hf:TYPE, hf:ORG/NAME or a config.json")
     return _tune(options)
 
 
@@ -148,14 +158,47 @@ def _verify(options: argparse.Namespace) -> int:
     return EXIT_OK if found.kept else EXIT_NOT_KEPT
 
 
+def _export(options: argparse.Namespace) -> int:
+    from advisor.errors import OptionError
+    from advisor.exports.config_file import new_configuration, patched_file
+    from advisor.exports.export import export_policy
+    from advisor.exports.targets import TARGETS, get_target
+    from advisor.policy.file import load_policy_file
+    from advisor.report.console import SafeConsole
+    from advisor.report.export_view import export_view
+    from advisor.report.json_documents import json_export
+    from advisor.text.paths import path_of
+
+    if options.to is None:
+        export_parser().error(f"--to is needed: one of {', '.join(one.name for one in TARGETS)}")
+    export = export_policy(
+        load_policy_file(options.policy), get_target(options.to), max_grad_norm=options.max_grad_norm
+    )
+    patched = None if options.into is None else patched_file(path_of(options.into, "--into", OptionError), export)
+    written = export.complete or not options.strict
+    if patched is not None and written:
+        patched.write()
+    if options.json:
+        print(json_export(export, patched, written=written))
+    else:
+        SafeConsole(stderr=True).print(export_view(export, patched, written=written), crop=False)
+        if patched is None and written:
+            sys.stdout.write(new_configuration(export))
+    return EXIT_OK if written else EXIT_NOT_EXPORTED
+
+
 def _shared(options: argparse.Namespace) -> dict[str, Any]:
     """What a request of either kind has."""
+    from advisor.text.ranges import whole
     from advisor.text.units import parse_bytes
-    from advisor.workload.source import resolve_source
+    from advisor.workload.source import resolve_source, stating
+    from advisor.workload.workload import Stated
 
     limit = options.memory_limit
+    given = {"tokens": options.tokens, "image_size": options.image_size}
+    sizes = {name: whole(one, f"--{name.replace('_', '-')}") for name, one in given.items() if one is not None}
     return {
-        "source": resolve_source(options.model),
+        "source": stating(resolve_source(options.model), Stated(**sizes)),
         "device": options.device,
         "memory_limit_bytes": None if limit is None else parse_bytes(limit),
     }

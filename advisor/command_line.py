@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
-from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
+from advisor.options import EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
 from advisor.text.printable import printable
 
-__all__ = ["EXIT_USER_ERROR", "Parser", "complain", "predict_parser", "tune_parser", "verify_parser"]
+__all__ = ["EXIT_USER_ERROR", "Parser", "complain", "export_parser", "predict_parser", "tune_parser", "verify_parser"]
 
 EXIT_USER_ERROR = 2
 
@@ -23,13 +23,14 @@ _TUNE = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
+       momadvise export POLICY --to NAME   a policy as a trainer's own settings
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices, their memory and rates
 
 Measures on your own devices how to train MODEL (a Python file with
-build_model() and make_batch(batch_size), or hf:TYPE, or a config.json), and
-writes policy.yaml and wrapper.py, which apply what it found. Ctrl-C keeps the
-best so far; the same command again continues.
+build_model() and make_batch(batch_size), or hf:TYPE, hf:ORG/NAME on the hub, or
+a config.json), and writes policy.yaml and wrapper.py, which apply what it
+found. Ctrl-C keeps the best so far; the same command again continues.
 
 {sections}
   --version, -h, --help
@@ -64,6 +65,21 @@ Exit status: 0 it keeps its promise, 4 it does not, 1 it cannot be verified
 (plain training does not run, or time ran out), 2 a mistake that you can fix.
 """
 
+_EXPORT = """\
+usage: momadvise export POLICY --to NAME [--into FILE] [options]
+
+Writes POLICY, a policy.yaml, as the configuration of a trainer that you have.
+Every key is written, because what trainers do by themselves is not plain
+training. The configuration goes to stdout; stderr says what became of each
+part of the policy: exported, approximated (and in what), or needs the adapter.
+
+{sections}
+  -h, --help
+
+Exit status: 0 done, 3 --strict and not all of it is exported, 2 a mistake that
+you can fix.
+"""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser for a table of options, with one-line errors that point to the help.
@@ -90,10 +106,16 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(name, metavar=name.upper(), nargs=times)
         for option in (*unlisted, *options_of(*sections)):
             if option.kind == "switch":
-                self.add_argument(option.flag, action="store_true")
+                self.add_argument(option.flag, dest=option.keyword, action="store_true")
             else:
                 number = {"count": int, "number": float, "price": float}.get(option.kind, str)
-                self.add_argument(option.flag, type=number, default=option.default, choices=option.choices or None)
+                self.add_argument(
+                    option.flag,
+                    dest=option.keyword,
+                    type=number,
+                    default=option.default,
+                    choices=option.choices or None,
+                )
 
     def format_help(self) -> str:
         """Its help."""
@@ -127,6 +149,11 @@ def predict_parser() -> Parser:
 def verify_parser() -> Parser:
     """The parser of ``momadvise verify POLICY MODEL``."""
     return Parser("momadvise verify", _VERIFY, VERIFY, {"policy": None, "model": None})
+
+
+def export_parser() -> Parser:
+    """The parser of ``momadvise export POLICY --to NAME``."""
+    return Parser("momadvise export", _EXPORT, EXPORT, {"policy": None})
 
 
 def complain(message: str) -> None:

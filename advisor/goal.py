@@ -95,6 +95,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         gpu_counts: Numbers of devices that may train together, ascending.
         machines: How many machines have equal shares of several devices.
         usd_per_kilowatt_hour: Price of energy, if stated.
+        own_settings: Where the baseline was read from, if it is the user's own settings and not plain training.
+        kept_methods: Its methods that change what is learned: whoever leaves one out learns something else.
     """
 
     kind: GoalKind
@@ -108,6 +110,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     preference: Preference = Preference()
     floor: Floor | None = None
     shares_memory: bool = False
+    own_settings: str = ""
+    kept_methods: tuple[str, ...] = ()
 
     def sharers(self, gpu_count: int) -> int:
         """How many devices that train together share one memory: on a CPU, those of one machine."""

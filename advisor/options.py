@@ -6,12 +6,24 @@ has no slow imports: ``momadvise --help`` reads it.
 
 from __future__ import annotations
 
+from keyword import iskeyword
 from typing import Literal, NamedTuple
 
-__all__ = ["GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
+__all__ = ["EXPORT", "GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
 
 Kind = Literal[
-    "text", "path", "names", "count", "number", "bytes", "duration", "devices", "throughput", "price", "switch"
+    "text",
+    "path",
+    "policy",
+    "names",
+    "count",
+    "number",
+    "bytes",
+    "duration",
+    "devices",
+    "throughput",
+    "price",
+    "switch",
 ]
 """How a value is read."""
 
@@ -44,7 +56,8 @@ class Option(NamedTuple):
     @property
     def keyword(self) -> str:
         """Its name as an argument."""
-        return self.flag.removeprefix("--").replace("-", "_")
+        name = self.flag.removeprefix("--").replace("-", "_")
+        return f"{name}_" if iskeyword(name) else name
 
 
 class Section(NamedTuple):
@@ -74,6 +87,17 @@ GOAL = Option(
 _DEVICE = Option("--device", "NAME", "cpu, cuda or cuda:1 (default: the first GPU)")
 _MEMORY_LIMIT = Option(
     "--memory-limit", "SIZE", "per device, such as 8GiB (default: the free memory)", "bytes", field="memory_limit_bytes"
+)
+_BATCH = Option(
+    "--batch",
+    "N",
+    "samples per forward pass today (default: BATCH_SIZE of the file)",
+    "count",
+    field="stated.batch_size",
+)
+_TOKENS = Option("--tokens", "N", "of each sample of a Hugging Face model", "count", field="stated.tokens")
+_IMAGE_SIZE = Option(
+    "--image-size", "N", "pixels per side of a Hugging Face model's images", "count", field="stated.image_size"
 )
 _JSON = Option("--json", "", "print the result as JSON on stdout, and nothing else", "switch", in_library=False)
 
@@ -116,6 +140,17 @@ _SHARED = (
     ),
     _DEVICE,
     _MEMORY_LIMIT,
+    _BATCH,
+    _TOKENS,
+    _IMAGE_SIZE,
+    Option("--baseline", "FILE", "a policy.yaml: what you train with today (default: plain training)", "policy"),
+    Option(
+        "--from",
+        "FILE",
+        "or your axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed configuration",
+        "path",
+        field="baseline",
+    ),
     Option("--global-batch", "N", "keep N samples per optimizer step", "count"),
     Option(
         "--fidelity",
@@ -170,8 +205,27 @@ PREDICT = (
             _DEVICE,
             Option("--profile", "NAME", "a GPU that is not here, such as h200 or h100_80gb"),
             _MEMORY_LIMIT,
+            _TOKENS,
+            _IMAGE_SIZE,
             _JSON,
         ),
     ),
 )
-VERIFY = (Section("options", _each(_DEVICE, _MEMORY_LIMIT, _JSON)),)
+VERIFY = (Section("options", _each(_DEVICE, _MEMORY_LIMIT, _TOKENS, _IMAGE_SIZE, _JSON)),)
+EXPORT = (
+    Section(
+        "options",
+        _each(
+            Option(
+                "--to",
+                "NAME",
+                "hf (TrainingArguments), accelerate, deepspeed, lightning, torchtitan, axolotl or llamafactory",
+                choices=("hf", "accelerate", "deepspeed", "lightning", "torchtitan", "axolotl", "llamafactory"),
+            ),
+            Option("--into", "FILE", "change this configuration; its comments, order and other keys stay", "path"),
+            Option("--max-grad-norm", "X", "clip gradients to this norm (default: do not, or as FILE does)", "number"),
+            Option("--strict", "", "change and print nothing unless the whole policy is exported", "switch"),
+            _JSON,
+        ),
+    ),
+)

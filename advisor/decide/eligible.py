@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import NOT_FINITE, drift_tolerance, within_tolerance
 from advisor.decide.guard import observed_class, why_worse
 from advisor.decide.score import maximizes, score
@@ -49,6 +49,9 @@ def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
     peak, limit = candidate.measured.memory.peak_bytes, goal.limit_on(candidate.policy.gpu_count)
     if peak > limit:
         return f"peak {format_bytes(peak)} is above the limit {format_bytes(limit)}"
+    missing = [name for name in goal.kept_methods if name not in {one.name for one in candidate.policy.methods}]
+    if missing:
+        return f"without {' and '.join(missing)} something else is learned than with your own settings"
     if goal.global_batch is not None and candidate.policy.global_batch != goal.global_batch:
         return f"its global batch {candidate.policy.global_batch} is not the {goal.global_batch} that was asked for"
     return None
@@ -68,6 +71,8 @@ def _why_not_confirmed(candidate: Candidate) -> str | None:
 
 def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
     """Why the comparison with the reference run rules it out, or without one its first losses."""
+    if goal.own_settings and candidate.role is Role.BASELINE:
+        return None  # it is what somebody trains with
     declared, guard = candidate.fidelity, candidate.guard
     if guard is not None:
         observed = observed_class(declared, guard)

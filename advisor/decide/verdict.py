@@ -134,16 +134,21 @@ def memory_check(evidence: Evidence | None, peak_bytes: int, plain: str, *, same
 
 
 def speed_check(
-    evidence: Evidence | None, samples_per_second: float, speedup: Speedup | None, *, same_device: bool
+    evidence: Evidence | None,
+    samples_per_second: float,
+    speedup: Speedup | None,
+    beside: str = "plain training",
+    *,
+    same_device: bool,
 ) -> Check:
-    """Compare the wrapper's speed with the promised one, as a speedup over alternating steps of plain training.
+    """Compare the wrapper's speed with the promised one, as a speedup over alternating steps of the baseline.
 
     A promise is broken only if even the upper end of the measured interval is below its lower end. There is no speedup
     if the steps did not alternate.
     """
     found = f"{format_rate(samples_per_second)} samples/s"
     if speedup is not None:
-        found = f"{speedup.value:.2f} times plain training ({speedup.low:.2f} to {speedup.high:.2f}), {found}"
+        found = f"{speedup.value:.2f} times {beside} ({speedup.low:.2f} to {speedup.high:.2f}), {found}"
     kept = Kept.NOT_JUDGED
     if evidence is None:
         words = "nothing stated"

@@ -158,6 +158,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         policy: The policy.
+        baseline: What the evidence compares it with, if not with plain training.
         sample_dims: Where a batch has its samples, if not in the default place.
         reduction: How the loss of a batch follows from those of its micro-batches, if not as by default.
         evidence: Why it was chosen.
@@ -165,6 +166,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     policy: Policy
+    baseline: Policy | None = None
     sample_dims: SampleDims | None = None
     reduction: Reduction | None = None
     evidence: Evidence | None = None
@@ -190,6 +192,7 @@ class _PolicyOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class _FileOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"schema_version": "schema"}):
     schema_version: int
     policy: _PolicyOnDisk
+    baseline: _PolicyOnDisk | None = None
     sample_dims: SampleDims | None = None
     reduction: Reduction | None = None
     evidence: Evidence | None = None
@@ -197,10 +200,12 @@ class _FileOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rena
 
 
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "$": ("schema", "policy", "sample_dims", "reduction", "evidence", "fingerprints"),
+    "$": ("schema", "policy", "baseline", "sample_dims", "reduction", "evidence", "fingerprints"),
     "$.reduction": Reduction.__struct_fields__,
     "$.policy": _PolicyOnDisk.__struct_fields__,
     "$.policy.mesh": _MeshOnDisk.__struct_fields__,
+    "$.baseline": _PolicyOnDisk.__struct_fields__,
+    "$.baseline.mesh": _MeshOnDisk.__struct_fields__,
     "$.evidence": Evidence.__struct_fields__,
     "$.evidence.comparison": ComparisonEvidence.__struct_fields__,
     "$.evidence.cost": CostEvidence.__struct_fields__,
@@ -228,6 +233,7 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
         raise PolicyError(f"{shown(path)}: {_explained(why_invalid(error, raw))}") from None
     return PolicyFile(
         policy=_policy(on_disk.policy, path),
+        baseline=None if on_disk.baseline is None else _policy(on_disk.baseline, path),
         sample_dims=on_disk.sample_dims,
         reduction=on_disk.reduction,
         evidence=on_disk.evidence,
@@ -287,19 +293,9 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
         file: What it says.
         header: Comment lines for people (without the leading ``#``).
     """
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "policy": {
-            "methods": {setting.name: dict(setting.parameters) for setting in file.policy.methods},
-            "micro_batch": file.policy.micro_batch,
-            "accumulation_steps": file.policy.accumulation_steps,
-            "gpu_count": file.policy.gpu_count,
-        },
-    }
-    if file.policy.mesh is not msgspec.UNSET:
-        document["policy"]["mesh"] = msgspec.to_builtins(file.policy.mesh)
-    if file.policy.settled:
-        document["policy"]["settled"] = dict(file.policy.settled)
+    document: dict[str, Any] = {"schema": SCHEMA, "policy": _written(file.policy)}
+    if file.baseline is not None:
+        document["baseline"] = _written(file.baseline)
     if file.sample_dims is not None:
         document["sample_dims"] = dict(file.sample_dims)
     if file.reduction is not None:
@@ -310,6 +306,21 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
         document["fingerprints"] = msgspec.to_builtins(file.fingerprints)
     comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
     return comment + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _written(policy: Policy) -> dict[str, Any]:
+    """A policy as people read it."""
+    written: dict[str, Any] = {
+        "methods": {setting.name: dict(setting.parameters) for setting in policy.methods},
+        "micro_batch": policy.micro_batch,
+        "accumulation_steps": policy.accumulation_steps,
+        "gpu_count": policy.gpu_count,
+    }
+    if policy.mesh is not msgspec.UNSET:
+        written["mesh"] = msgspec.to_builtins(policy.mesh)
+    if policy.settled:
+        written["settled"] = dict(policy.settled)
+    return written
 
 
 def write_policy_file(file: PolicyFile, path: Path, *, header: str) -> None:

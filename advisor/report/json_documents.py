@@ -19,6 +19,8 @@ from advisor.decide.guard import comparison_evidence
 from advisor.decide.score import gain_over
 from advisor.decide.verdict import Verification
 from advisor.errors import MomadviseError
+from advisor.exports.config_file import Patched, installed_version, new_configuration
+from advisor.exports.export import Export
 from advisor.goal import GoalKind
 from advisor.hardware.mesh import DATA_ONLY, MeshAxis
 from advisor.policy.policy import Policy
@@ -26,7 +28,7 @@ from advisor.predict.policy_outlook import Outlook
 from advisor.text.printable import printable
 from advisor.text.records import encode_record
 
-__all__ = ["JSON_SCHEMA_VERSION", "json_answer", "json_error", "json_outlook", "json_verification"]
+__all__ = ["JSON_SCHEMA_VERSION", "json_answer", "json_error", "json_export", "json_outlook", "json_verification"]
 
 JSON_SCHEMA_VERSION = 1
 """Grows when a field changes its meaning or goes; new fields alone do not change it."""
@@ -57,6 +59,28 @@ def json_answer(answer: Answer) -> str:
 def json_error(error: MomadviseError) -> str:
     """What is printed instead when there is no answer: the error's class, as in :mod:`advisor.errors`, and its text."""
     return _document(error=type(error).__name__, message=str(error))
+
+
+def json_export(export: Export, patched: Patched | None, *, written: bool) -> str:
+    """A policy as a trainer's configuration, with what became of each part of it.
+
+    ``text`` is the configuration, or the file of the user's as it was ``written`` (``false``: left as it is);
+    ``checked_version`` is the trainer's version whose keys they are, ``installed_version`` the one here or ``null``.
+    """
+    target = export.target
+    return _document(
+        target=target.name,
+        library=target.library,
+        checked_version=target.version,
+        installed_version=installed_version(target),
+        complete=export.complete,
+        written=written,
+        parts=export.lines,
+        keys=export.keys,
+        text=new_configuration(export) if patched is None else patched.text,
+        changes=[] if patched is None else [change.words for change in patched.changes],
+        misspelled={} if patched is None else patched.misspelled,
+    )
 
 
 def json_outlook(outlook: Outlook) -> str:

@@ -24,7 +24,7 @@ from advisor.report.sentences import (
 )
 from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
-from advisor.report.wording import early_words, gain_words, peak_words, subject_words, training_words
+from advisor.report.wording import baseline_words, early_words, gain_words, peak_words, subject_words, training_words
 from advisor.search.space.space import Combination
 from advisor.text.units import (
     format_bytes,
@@ -81,7 +81,7 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     spread = format_times_spread(promise.low, promise.high, promise.value)
     return (
         f"{subject_words(answer.winner)} is {format_times(promise.value)} as fast as the baseline, {spread} "
-        f"({training_words(baseline)}), in turn with it in fresh processes.",
+        f"({baseline_words(baseline, goal)}), in turn with it in fresh processes.",
         f"At the speed the machine had for the baseline, that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
     )
@@ -146,7 +146,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     if winner == baseline:
         return _baseline_itself(answer, goal)
     ahead = _gain(winner, baseline, goal)
-    reference = f"the baseline ({training_words(baseline)}: {format_rate(baseline.samples_per_second)})"
+    reference = f"the baseline ({baseline_words(baseline, goal)}: {format_rate(baseline.samples_per_second)})"
     if answer.tie:
         return f"It ties with {reference}: {gain_words(ahead)}, inside the noise of {noise}."
     if ahead >= 0:
@@ -154,13 +154,15 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     reason = why_not_eligible(baseline, goal)
     assert reason is not None or is_outpaced(baseline), "an eligible baseline that is faster would have won"
     lead = format_percent(_gain(baseline, winner, goal))
-    return f"The baseline ({training_words(baseline)}) is {lead} faster, but {reason}."
+    return f"The baseline ({baseline_words(baseline, goal)}) is {lead} faster, but {reason}."
 
 
 def _baseline_itself(answer: Recommendation, goal: Goal) -> str:
     if len(answer.ranking) == 1:
         return nothing_else_sentence(answer)
-    text, fastest = "That is the baseline itself", _fastest_eligible(answer, goal)
+    own = goal.own_settings
+    text = f"That is the baseline itself{', your own settings' if own else ''}"
+    advice, fastest = "keep them" if own else "use no method", _fastest_eligible(answer, goal)
     if measured_too_little(answer):
         others = len(measured_methods(answer))
         were = "was" if others == 1 else "were"
@@ -172,10 +174,10 @@ def _baseline_itself(answer: Recommendation, goal: Goal) -> str:
             "have; to continue the search, run the same command when the machine is idle."
         )
     if fastest == answer.winner:
-        return f"{text}, and nothing measured was faster: use no method."
+        return f"{text}, and nothing measured was faster: {advice}."
     lead, noise = format_percent(_gain(fastest, answer.winner, goal)), format_percent(answer.noise)
     fastest_words = training_words(fastest)
-    return f"{text}: the fastest, {fastest_words}, led by {lead}, inside the noise of {noise}. Use no method."
+    return f"{text}: the fastest, {fastest_words}, led by {lead}, inside the noise of {noise}. {advice.capitalize()}."
 
 
 def _unconfirmed(answer: Recommendation, goal: Goal) -> bool:

@@ -15,7 +15,14 @@ from advisor.report.sentences import (
     nothing_else_sentence,
     untried_sentence,
 )
-from advisor.report.wording import early_words, peak_words, price_words, subject_words, training_words
+from advisor.report.wording import (
+    baseline_words,
+    early_words,
+    peak_words,
+    price_words,
+    subject_words,
+    training_words,
+)
 from advisor.text.units import (
     format_count,
     format_duration,
@@ -155,7 +162,8 @@ def _energy(answer: Recommendation, goal: Goal) -> str:
 
 def _measured_words(candidate: Candidate, goal: Goal) -> str:
     cost = cost_of(candidate, goal)
-    return f"{training_words(candidate)}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.cost_usd)}"
+    words = baseline_words(candidate, goal) if candidate.role is Role.BASELINE else training_words(candidate)
+    return f"{words}: {format_seconds(cost.latency_seconds)}, {_dollars(cost.cost_usd)}"
 
 
 def _dollars(usd_per_iteration: float) -> str:

@@ -14,6 +14,7 @@ from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import size_words
 
 __all__ = [
+    "baseline_words",
     "batch_words",
     "candidate_words",
     "combination_words",
@@ -127,6 +128,12 @@ def training_words(candidate: Candidate) -> str:
     policy = candidate.policy
     methods = "plain training" if not policy.methods else policy_words(policy)
     return f"{methods} at batch {batch_words(policy)}{on_devices(policy)}"
+
+
+def baseline_words(baseline: Candidate, goal: Goal) -> str:
+    """What the baseline is, as in parentheses: ``"plain training at batch 4"``, ``"your own settings: ..."``."""
+    words = training_words(baseline)
+    return f"your own settings: {words}" if goal.own_settings else words
 
 
 def of_each_share(policy: Policy) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from advisor.errors import OptionError
 from advisor.goal import Fidelity, Floor, GoalKind, Preference, Price
 from advisor.options import TUNE, Option, options_of
+from advisor.policy.baseline import Baseline
 from advisor.search.propose.proposal import SamplerName
 from advisor.text.ranges import MOST, check_above_zero, whole
 from advisor.trial.nodes import Nodes
@@ -34,6 +35,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     trials: int = 40
     time_limit_seconds: float = 210.0
     global_batch: int | None = None
+    baseline: Baseline | None = None
     gpu_counts: tuple[int, ...] | None = None
     nodes: Nodes = Nodes()
     price: Price | None = None
@@ -59,7 +61,25 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
                 "--storage belongs to --goal faster and cheapest, whose workers share what they measure, but the goal "
                 f"is {self.goal.value!r}. Leave it out."
             )
+        self._check_baseline()
         self._check_goal()
+
+    def _check_baseline(self) -> None:
+        """What is measured as the baseline must be something that this goal compares with, on these devices."""
+        if self.baseline is None:
+            return
+        if self.goal is GoalKind.BIGGER:
+            raise OptionError(
+                "Settings of your own are compared by --goal faster and cheapest, but the goal is 'bigger', whose "
+                f"floor is a share of plain training. Leave {self.baseline.origin} out."
+            )
+        count = self.baseline.policy.gpu_count
+        if self.gpu_counts is not None and count not in self.gpu_counts:
+            given = ",".join(map(str, self.gpu_counts))
+            raise OptionError(
+                f"--gpus must have the number of devices of the baseline, but {self.baseline.origin} is for "
+                f"{count} and --gpus is {given}. Give --gpus {','.join(map(str, sorted({count, *self.gpu_counts})))}."
+            )
 
     def _check_goal(self) -> None:
         """Options that belong to one goal are not taken by another, and each goal gets what it needs."""
@@ -118,4 +138,5 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             self.nodes.count,
             self.floor,
         )
-        return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]
+        own = () if self.baseline is None else (self.baseline.policy,)  # the identity of requests without is older
+        return hashlib.sha256(msgspec.json.encode((*identity, *own))).hexdigest()[:16]

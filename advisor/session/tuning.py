@@ -30,6 +30,7 @@ from advisor.session.ledger import Ledger
 from advisor.session.loop import SearchLoop
 from advisor.session.preparation import Preparation
 from advisor.session.setup.fit import fit_to_workload
+from advisor.session.setup.own_settings import fit_to_own_settings, libraries_of
 from advisor.session.setup.same_model import keep_identity, model_of
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
@@ -105,9 +106,11 @@ class Tuning:
             self.progress.stage("the model's first plain step")
             space = preparation.space
             degrees = _divisors(preparation.gpu_counts) if space.divides(MeshAxis.TENSOR) else ()
-            facts, probed = probe(request, hardware, usable, space.libraries, degrees, budget=budget, runner=runner)
+            libraries = libraries_of(space, request.baseline)
+            facts, probed = probe(request, hardware, usable, libraries, degrees, budget=budget, runner=runner)
             keep_identity(self.folder, probed)
-            goal, resolved = fit_to_workload(request, space, self.goal, facts, hardware, self._say)
+            space, goal = fit_to_own_settings(request, space, self.goal, facts, hardware, self._say)
+            goal, resolved = fit_to_workload(request, space, goal, facts, hardware, self._say)
             context = StudyContext(
                 request=request,
                 folder=self.folder,

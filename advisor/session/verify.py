@@ -176,10 +176,11 @@ class _Verifier:
         return self.runner.run(again).steps
 
     def _measured(self, verification: Verification, compared: Policy) -> Verification:
-        """Add peak and speed, compared with plain training at the baseline's batch."""
+        """Add peak and speed, compared with the baseline: the file's own, or plain training at its batch."""
         evidence, policy = self.file.evidence, self.policy
         batch = None if evidence is None else evidence.baseline_batch
-        beside = Policy(micro_batch=batch or compared.global_batch)
+        beside = self.file.baseline or Policy(micro_batch=batch or compared.global_batch)
+        name = f"the baseline ({beside.label})" if self.file.baseline else "plain training"
         plain = self.runner.run(self._spec(TimeTrial, beside)).measurement
         in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
         wrapper = self._write_wrapper(policy, "wrapper.py")
@@ -198,16 +199,16 @@ class _Verifier:
         self.notes += [note for note in result.notes if note not in self.notes]
         words = ""
         if plain is not None:
-            at = format_count(beside.micro_batch, "sample")
-            words = f"plain training at {at}: {format_bytes(plain.memory.peak_bytes)}"
+            at = format_count(beside.global_batch, "sample")
+            words = f"{name} at {at}: {format_bytes(plain.memory.peak_bytes)}"
             if result.speedup is None:
                 rate = format_rate(plain.samples_per_second)
-                self.notes.append(f"they took no turns; plain training by itself at {at}: {rate} samples/s")
+                self.notes.append(f"they took no turns; {name} by itself at {at}: {rate} samples/s")
         same = on_same_device(self.file, self.hardware)
         checks = (
             *verification.checks,
             memory_check(evidence, result.measurement.memory.peak_bytes, words, same_device=same),
-            speed_check(evidence, result.measurement.samples_per_second, result.speedup, same_device=same),
+            speed_check(evidence, result.measurement.samples_per_second, result.speedup, name, same_device=same),
         )
         return msgspec.structs.replace(verification, checks=checks, notes=tuple(self.notes))
 

@@ -1,6 +1,6 @@
 """A workload from a Hugging Face model type or config: the architecture with random weights, and batches to match.
 
-Nothing is downloaded. The config is used as it is (dropout included), except that the key-value cache is off: training
+No weights are read. The config is used as it is (dropout included), except that the key-value cache is off: training
 does not use it, and it would count as memory.
 """
 
@@ -12,63 +12,58 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.models.auto import modeling_auto
 
 from advisor.errors import WorkloadError
 from advisor.workload._hugging_face_batches import image_batches, text_batches
+from advisor.workload._hugging_face_heads import Head, head_of
+from advisor.workload._hugging_face_sounds import sound_batches
 from advisor.workload._user_functions import Workload
 from advisor.workload.hugging_face_sizes import TOKENS, inferred_sizes, own_values, resized, with_defaults
+from advisor.workload.workload import Stated
 
 __all__ = ["hugging_face_workload"]
 
 _LONGEST = 512
 """Tokens of a sample, unless the model takes fewer: long enough to be typical, short enough to fit most devices."""
 
-_HEADS = (
-    ("causal language model", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "AutoModelForCausalLM"),
-    ("masked language model", "MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM"),
-    ("sequence-to-sequence model", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "AutoModelForSeq2SeqLM"),
-    ("image classifier", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForImageClassification"),
-    ("text classifier", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForSequenceClassification"),
-)
-"""Head, the mapping from model type to class that lists where it exists, and the class that builds it."""
-
 _POSITIONS_AFTER_PADDING = frozenset({"camembert", "data2vec-text", "ibert", "longformer", "luke", "mluke", "mpnet"})
 """Types that, like RoBERTa, count positions from behind the padding token's number, so that fewer tokens fit."""
 
 
-def hugging_face_workload(location: str) -> Workload:
-    """Make the workload of a model type or config.
-
-    The head is the one that the config's ``architectures`` names; else that of an encoder-decoder or a masked language
-    model where the type has it (BERT is also listed as causal, because it can decode); else the first that transformers
-    has for the type: causal language model, image classifier, text classifier.
+def hugging_face_workload(location: str, stated: Stated = Stated()) -> Workload:  # noqa: B008 - a constant
+    """Make the workload of a model type or config, with the head that :func:`head_of` finds for it.
 
     Args:
         location: A model type such as ``"bert"``, or the path of a ``config.json``.
+        stated: The size of a sample, where the user says it.
 
     Raises:
-        WorkloadError: transformers does not know the type, the config does not fit it, or there are no batches for it.
+        WorkloadError: transformers does not know the type, the config does not fit it, or there are no batches for it,
+            or none of the size that is stated.
     """
     config = _config(location)
-    head, builder = _head(config, location)
+    head, builder = head_of(config, location)
+    _check_stated(head, stated)
     if hasattr(config, "use_cache"):
         config.use_cache = False
-    if head == "sequence-to-sequence model" and getattr(config, "decoder_start_token_id", None) is None:
+    if head.name == "sequence-to-sequence model" and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as T5 does; its labels need one
-    make_batch, described = _batches(head, config, location)
+    if stated.image_size is not None:
+        _resize_images(config, stated.image_size)
+    text, tokens = head.reads == "text", None
+    if text:
+        tokens = _length(_text_config(config), stated.tokens)
+    make_batch, described = _batches(head, config, location, tokens, stated)
 
     def build_model(**size: int | float) -> torch.nn.Module:
         # Weights in float32 whatever the config's format: lower precision is left to the precision method.
         model: torch.nn.Module = builder.from_config(resized(config, size), dtype=torch.float32)
         return model.train()
 
-    text = head != "image classifier"
-    tokens = _length(_text_config(config)) if text else None
     sizes = inferred_sizes(config, tokens=tokens, most_tokens=_positions(_text_config(config)) if text else None)
     own = own_values(config, sizes, tokens)
     build_model = with_defaults(build_model, {name: value for name, value in own.items() if name != TOKENS})
-    note = f"{type(config).__name__} as {head} with random float32 weights; a sample is {described}"
+    note = f"{type(config).__name__} as {head.name} with random float32 weights; a sample is {described}"
     return Workload(build_model=build_model, make_batch=make_batch, sizes=sizes, notes=(note,))
 
 
@@ -76,14 +71,15 @@ def _config(location: str) -> Any:
     path = Path(location)
     try:
         if path.suffix == ".json":
-            return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+            # A repository's own code is not run: nobody has looked at it.
+            return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
         known = sorted(transformers.CONFIG_MAPPING.keys())
         if location not in known:
             near = difflib.get_close_matches(location, known, n=4, cutoff=0.5)
             hint = f" Did you mean {' or '.join('hf:' + name for name in near)}?" if near else ""
             raise WorkloadError(
                 f"hf: takes a model type that transformers {transformers.__version__} knows ({len(known)} of them), "
-                f"but got {'hf:' + location!r}.{hint}"
+                f"or a repository such as hf:google-bert/bert-base-uncased, but got {'hf:' + location!r}.{hint}"
             )
         return transformers.AutoConfig.for_model(location)
     except WorkloadError:
@@ -95,34 +91,34 @@ def _config(location: str) -> Any:
         ) from error
 
 
-def _head(config: Any, location: str) -> tuple[str, Any]:
-    """The name of the head and the transformers class that builds it."""
-    available: dict[str, str] = {}
-    both_sides = bool(getattr(config, "is_encoder_decoder", False))
-    for head, mapping, builder in _HEADS:
-        classes = getattr(modeling_auto, mapping).get(config.model_type)
-        if classes is None:
-            continue
-        if both_sides and head == "causal language model" and not config.architectures:
-            continue  # half of the model, and for speech models not the half that is trained
-        available[head] = builder
-        if set(config.architectures or ()) & {classes, *(classes if isinstance(classes, tuple) else ())}:
-            return head, getattr(transformers, builder)
-    if not available:
+def _check_stated(head: Head, stated: Stated) -> None:
+    """Require that what is stated of a sample is something that the head's samples have."""
+    if stated.tokens is not None and (head.reads == "image" or head.name == "audio classifier"):
+        raise WorkloadError(f"--tokens is for models of text, but this is an {head.name}. Leave it out.")
+    if stated.image_size is not None and head.reads != "image":
+        raise WorkloadError(f"--image-size is for models of images, but this is a {head.name}. Leave it out.")
+
+
+def _resize_images(config: Any, size: int) -> None:
+    """Set a config's own image size, from which some models derive their positions.
+
+    Raises:
+        WorkloadError: It is no multiple of the patches.
+    """
+    patch = getattr(config, "patch_size", None)
+    if isinstance(patch, int) and patch > 0 and size % patch:
         raise WorkloadError(
-            f"{location} must be a language model, an image classifier or a text classifier to be built without a "
-            f"file, but transformers has none of these heads for {config.model_type!r}. "
-            "Write a Python file with build_model and make_batch for it."
+            f"--image-size must be a multiple of the config's patch_size, which is {patch}, but it is {size}. "
+            f"Take {max(1, size // patch) * patch} or {(size // patch + 1) * patch}."
         )
-    one_side = "causal language model" if getattr(config, "is_decoder", False) else "masked language model"
-    preferred = "sequence-to-sequence model" if both_sides else one_side
-    head = preferred if preferred in available else next(iter(available))
-    return head, getattr(transformers, available[head])
+    config.image_size = size
 
 
-def _batches(head: str, config: Any, location: str) -> tuple[Any, str]:
-    if head == "image classifier":
-        return image_batches(config)
+def _batches(head: Head, config: Any, location: str, tokens: int | None, stated: Stated) -> tuple[Any, str]:
+    if head.reads == "image":
+        return image_batches(head.name, config)
+    if head.reads == "sound":
+        return sound_batches(head.name, config, location, stated.tokens)
     text = _text_config(config)
     vocabulary = getattr(text, "vocab_size", None)
     if not isinstance(vocabulary, int) or vocabulary < 2:
@@ -130,16 +126,25 @@ def _batches(head: str, config: Any, location: str) -> tuple[Any, str]:
             f"{location} must have a vocab_size for batches of text, but its config has {vocabulary!r}. "
             "Write a Python file with build_model and make_batch for it."
         )
-    return text_batches(head, vocabulary, _length(text), int(config.num_labels))
+    assert tokens is not None, "text has a length"
+    return text_batches(head.name, vocabulary, tokens, int(config.num_labels))
 
 
 def _text_config(config: Any) -> Any:
     return getattr(config, "get_text_config", lambda: config)()
 
 
-def _length(config: Any) -> int:
+def _length(config: Any, stated: int | None) -> int:
+    """Tokens of a sample: as stated, or the usual number where the model takes as many."""
     positions = _positions(config)
-    return _LONGEST if positions is None else min(positions, _LONGEST)
+    if stated is None:
+        return _LONGEST if positions is None else min(positions, _LONGEST)
+    if positions is not None and stated > positions:
+        raise WorkloadError(
+            f"--tokens must be at most what the model takes, but it is {stated} and the config has {positions} "
+            f"positions. Take {positions} or fewer, or raise them in a config.json of your own."
+        )
+    return stated
 
 
 def _positions(config: Any) -> int | None:

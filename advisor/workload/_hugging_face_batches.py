@@ -1,4 +1,4 @@
-"""Batches for models built from a config: real text for text models, noise for image models.
+"""Batches for models built from a config: real text for text models, noise for models of images.
 
 Speed and memory depend on shapes and types alone; the content matters only for losses, which are compared on equal
 batches.
@@ -33,6 +33,8 @@ _SAMPLES = {
     "masked language model": ", 15 % of them masked",
     "sequence-to-sequence model": " on either side",
     "text classifier": ", of {labels} random classes",
+    "token classifier": ", each of {labels} random classes",
+    "question answering model": ", with a random answer in it",
 }
 
 
@@ -60,6 +62,16 @@ def text_batches(head: str, vocabulary: int, length: int, labels: int) -> tuple[
         mask = torch.ones_like(text)
         if head == "text classifier":
             return {"input_ids": text, "attention_mask": mask, "labels": torch.randint(labels, (batch_size,))}
+        if head == "token classifier":
+            return {"input_ids": text, "attention_mask": mask, "labels": torch.randint(labels, text.shape)}
+        if head == "question answering model":
+            answer = torch.randint(tokens, (batch_size, 2)).sort(dim=1).values
+            return {
+                "input_ids": text,
+                "attention_mask": mask,
+                "start_positions": answer[:, 0].contiguous(),
+                "end_positions": answer[:, 1].contiguous(),
+            }
         chosen = torch.rand(text.shape) < _MASKED_SHARE
         chosen[:, 0] = True  # never a batch without a target
         inputs, targets = text.masked_fill(chosen, vocabulary - 1), text.masked_fill(~chosen, _IGNORED)
@@ -69,20 +81,30 @@ def text_batches(head: str, vocabulary: int, length: int, labels: int) -> tuple[
     return make_batch, described
 
 
-def image_batches(config: Any) -> tuple[MakeBatch, str]:
-    """Noise with a random class, at the config's image size, or 224 where a convolutional config names none."""
+def image_batches(head: str, config: Any) -> tuple[MakeBatch, str]:
+    """Noise with a random class of the image, or of each pixel, at the config's image size; 224 where it names none.
+
+    Args:
+        head: One of those that take images.
+        config: Its config.
+
+    Returns:
+        The function that makes batches, and what a sample is.
+    """
     size = getattr(config, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)
     channels, labels = int(getattr(config, "num_channels", 3)), int(config.num_labels)
+    of_each_pixel = head == "semantic segmentation model"
 
     def make_batch(batch_size: int, *, image_size: int | None = None) -> Batch:
         sides = (height, width) if image_size is None else (image_size, image_size)
         return {
             "pixel_values": torch.randn(batch_size, channels, *sides),
-            "labels": torch.randint(labels, (batch_size,)),
+            "labels": torch.randint(labels, (batch_size, *sides) if of_each_pixel else (batch_size,)),
         }
 
-    return make_batch, f"noise of {channels} x {height} x {width} pixels, of {labels} random classes"
+    each = "each " if of_each_pixel else ""
+    return make_batch, f"noise of {channels} x {height} x {width} pixels, {each}of {labels} random classes"
 
 
 def _text(batch_size: int, length: int, vocabulary: int) -> torch.Tensor:

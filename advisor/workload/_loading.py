@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import importlib.machinery
@@ -22,7 +23,7 @@ from advisor.workload.missing_functions import missing_message
 from advisor.workload.outline import read_outline
 from advisor.workload.quick_imports import quick_imports
 from advisor.workload.traceback_text import user_traceback
-from advisor.workload.workload import FUNCTIONS, WorkloadKind, WorkloadSource
+from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource
 
 __all__ = ["imported_module", "load_workload"]
 
@@ -40,7 +41,7 @@ def load_workload(source: WorkloadSource) -> Workload:
         with quick_imports():
             from advisor.workload._hugging_face import hugging_face_workload  # loads transformers, which takes seconds
 
-        return hugging_face_workload(source.location)
+        return _stated(hugging_face_workload(source.location, source.stated), source.stated)
     for folder in reversed(source.import_paths):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -60,7 +61,17 @@ def load_workload(source: WorkloadSource) -> Workload:
             raise WorkloadError(f"{role} must be a function, but in {place} it is {function!r}.")
     given = {name: value for name in _CONSTANTS if (value := getattr(home, name, None)) is not None}
     constants = {name.lower(): _CONSTANTS[name](value, place) for name, value in given.items()}
-    return Workload(**{**found, "build_model": _checked(found["build_model"], place), **constants})
+    workload = Workload(**{**found, "build_model": _checked(found["build_model"], place), **constants})
+    return _stated(workload, source.stated)
+
+
+def _stated(workload: Workload, stated: Stated) -> Workload:
+    """The workload with the batch and the clipping that the user says it is trained with."""
+    return dataclasses.replace(
+        workload,
+        batch_size=workload.batch_size if stated.batch_size is None else stated.batch_size,
+        max_grad_norm=workload.max_grad_norm if stated.max_grad_norm is None else stated.max_grad_norm,
+    )
 
 
 def _load_file(path: Path, import_paths: tuple[str, ...]) -> ModuleType:

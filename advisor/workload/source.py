@@ -1,6 +1,7 @@
 """Resolve the user's MODEL to a workload that another process can find.
 
-No user code runs here and torch is not imported: files are read, not loaded.
+No user code runs here and torch is not imported: files are read, not loaded. Of a repository on the Hugging Face hub
+its config is fetched.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
+
 from advisor.errors import WorkloadError
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
 from advisor.workload.fingerprint import digest_of, files_fingerprint
+from advisor.workload.hub import hub_config
 from advisor.workload.missing_functions import check_contract
-from advisor.workload.workload import WorkloadKind, WorkloadSource
+from advisor.workload.workload import Stated, WorkloadKind, WorkloadSource
 
-__all__ = ["resolve_source"]
+__all__ = ["resolve_source", "stating"]
 
 _ACCEPTED = (
     "a Python file with build_model and make_batch, an importable module, "
-    "hf:<model type>, a config.json, or a folder with a config.json"
+    "hf:<model type>, hf:<org>/<name> on the hub, a config.json, or a folder with a config.json"
 )
 _MODEL_TYPE = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
@@ -34,15 +38,16 @@ def resolve_source(model: str | Path) -> WorkloadSource:
     """Find a workload by what the user named.
 
     Args:
-        model: A Python file, an importable module (``package.module``), ``hf:<model type>``, a Hugging Face
-            ``config.json``, or a folder with one.
+        model: A Python file, an importable module (``package.module``), ``hf:<model type>``, ``hf:<org>/<name>``
+            (a repository on the Hugging Face hub), a Hugging Face ``config.json``, or a folder with one.
 
     Raises:
         WorkloadError: It does not exist, is not valid Python or JSON, or lacks ``build_model`` or ``make_batch``.
     """
     text = str(model)
     if isinstance(model, str) and text.startswith("hf:"):
-        return _hugging_face_type(text.removeprefix("hf:"))
+        named = text.removeprefix("hf:")
+        return _hub_repository(named) if "/" in named else _hugging_face_type(named)
     path = path_of(text, "MODEL", WorkloadError)
     try:
         return _found(path, text)
@@ -50,6 +55,24 @@ def resolve_source(model: str | Path) -> WorkloadSource:
         raise WorkloadError(
             f"MODEL must be readable, but {shown(error.filename or path)}: {error.strerror}."
         ) from error
+
+
+def stating(source: WorkloadSource, stated: Stated) -> WorkloadSource:
+    """A workload with what the user says beside it.
+
+    Raises:
+        WorkloadError: A length or a size of samples that the user's own ``make_batch`` decides.
+    """
+    if stated == Stated():
+        return source
+    for option, value in (("--tokens", stated.tokens), ("--image-size", stated.image_size)):
+        if value is not None and source.kind is not WorkloadKind.HUGGING_FACE:
+            raise WorkloadError(
+                f"{option} is for models of transformers, whose batches are made here, but {shown(source.name)} makes "
+                f"its own and {option} is {value}. Leave it out, and let make_batch make samples of that size."
+            )
+    fingerprint = digest_of(source.fingerprint, msgspec.json.encode(stated))
+    return msgspec.structs.replace(source, stated=stated, fingerprint=fingerprint)
 
 
 def _found(path: Path, text: str) -> WorkloadSource:
@@ -120,10 +143,17 @@ def _hugging_face_type(model_type: str) -> WorkloadSource:
     if not _MODEL_TYPE.fullmatch(model_type) or model_type.endswith(".json"):
         raise WorkloadError(
             f"hf: takes a model type of transformers such as hf:bert, but got {quoted('hf:' + model_type)}. "
-            "Models are built with random weights and nothing is downloaded: "
-            "for one model's sizes give the path of its config.json."
+            "For one model's sizes name its repository, such as hf:google-bert/bert-base-uncased, or give the path of "
+            "its config.json; models are built with random weights."
         )
     return _hugging_face_source(model_type, model_type, "hugging face type", model_type)
+
+
+def _hub_repository(repository: str) -> WorkloadSource:
+    """A repository on the hub. The name in the cache tells its commit, its content is what counts."""
+    path = hub_config(repository)
+    name = repository.partition("@")[0].rpartition("/")[2]
+    return _config_source(path, name)
 
 
 def _hugging_face_source(location: str, name: str, *content: str | bytes) -> WorkloadSource:
@@ -144,6 +174,10 @@ def _config_folder(folder: Path) -> WorkloadSource:
 
 def _config_file(path: Path) -> WorkloadSource:
     path = path.resolve()
+    return _config_source(path, path.parent.name if path.name == "config.json" else path.stem)
+
+
+def _config_source(path: Path, name: str) -> WorkloadSource:
     content = path.read_bytes()
     try:
         config = json.loads(content)
@@ -156,7 +190,6 @@ def _config_file(path: Path) -> WorkloadSource:
             f'a Hugging Face config must have a "model_type" of transformers, but {shown(path)} has {has}. '
             'Add it, for example {"model_type": "bert", ...}.'
         )
-    name = path.parent.name if path.name == "config.json" else path.stem
     return _hugging_face_source(str(path), name or model_type, "hugging face config", content)
 
 

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-__all__ = ["FUNCTIONS", "WorkloadKind", "WorkloadSource"]
+__all__ = ["FUNCTIONS", "Stated", "WorkloadKind", "WorkloadSource"]
 
 FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
 """What a user may define; the first two are needed."""
@@ -20,7 +20,23 @@ class WorkloadKind(enum.Enum):
     FUNCTIONS = "functions"
     """Importable functions given to ``advisor.tune``."""
     HUGGING_FACE = "hugging face"
-    """A model type or a ``config.json``, built with random weights."""
+    """A model type, a repository on the hub or a ``config.json``, built with random weights."""
+
+
+class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the user says of the training beside the model; ``None`` for what the model says itself.
+
+    Attributes:
+        batch_size: Samples per forward pass today: the baseline's.
+        tokens: Tokens of a sample.
+        image_size: Pixels per side of a sample.
+        max_grad_norm: The norm that gradients are clipped to.
+    """
+
+    batch_size: int | None = None
+    tokens: int | None = None
+    image_size: int | None = None
+    max_grad_norm: float | None = None
 
 
 class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +47,8 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         functions: FUNCTIONS: contract name -> ``"module:qualname"`` or ``"/path/file.py:qualname"``.
         import_paths: Folders to put on ``sys.path`` before loading.
         name: Short name for people and folders, e.g. ``"gpt2"``.
-        fingerprint: Hash of the source (its file and the local modules it imports).
+        fingerprint: Hash of the source (its file and the local modules it imports) and of what is stated.
+        stated: What the user says beside it.
     """
 
     kind: WorkloadKind
@@ -40,3 +57,4 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     import_paths: tuple[str, ...] = ()
     name: str
     fingerprint: str
+    stated: Stated = Stated()

@@ -20,12 +20,13 @@ from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, options_of
 from advisor.session.request import TuneRequest
 from advisor.text.units import parse_duration
 from advisor.trial.nodes import Nodes
-from advisor.workload.workload import FUNCTIONS
+from advisor.workload.workload import FUNCTIONS, Stated
 
 OPTIONS = (GOAL, *options_of(*TUNE))
 IN_LIBRARY = [option for option in OPTIONS if option.in_library]
 OF_THE_CALL_ALONE = {"model", "seed", "progress", "wait", *FUNCTIONS}
 
+MODEL = "config.json"
 SIGNATURE = inspect.signature(advisor.tune)
 TYPES = typing.get_type_hints(advisor.tune, {**vars(api), "torch": pytest.importorskip("torch"), "Progress": object})
 MEANINGS = dict(re.findall(r"^    (\w+): (.*(?:\n        .*)*)", inspect.getdoc(advisor.tune) or "", re.MULTILINE))
@@ -47,6 +48,11 @@ GIVEN: dict[str, tuple[list[str], dict[str, Any]]] = {
     "rdzv_endpoint": (["--nnodes=2", "--rdzv-endpoint=other:1"], {"nnodes": 2, "rdzv_endpoint": "other:1"}),
     "device": (["--device=cuda:1"], {"device": "cuda:1"}),
     "memory_limit": (["--memory-limit=2GiB"], {"memory_limit": 2**31}),
+    "batch": (["--batch=6"], {"batch": 6}),
+    "tokens": (["--tokens=64"], {"tokens": 64}),
+    "image_size": (["--image-size=64"], {"image_size": 64}),
+    "baseline": (["--baseline=own.yaml"], {"baseline": Path("own.yaml")}),
+    "from_": (["--from=ds_config.json"], {"from_": "ds_config.json"}),
     "global_batch": (["--global-batch=64"], {"global_batch": 64}),
     "fidelity": (["--fidelity=exact"], {"fidelity": "exact"}),
     "search_space": (["--search-space=all"], {"search_space": "all"}),
@@ -78,18 +84,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("advisor.session.tune.run_session", request_only)
     monkeypatch.chdir(tmp_path)
-    Path("model.py").write_text("def build_model(width=4): ...\ndef make_batch(batch_size): ...\n")
+    Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 3}')
+    Path("own.yaml").write_text("schema: 1\npolicy: {micro_batch: 3}\n")
+    Path(MODEL).write_text('{"model_type": "gpt2"}')
 
 
 def of_the_command(*arguments: str) -> TuneRequest:
     with pytest.raises(RequestedError) as raised:
-        main(["model.py", *arguments])
+        main([MODEL, *arguments])
     return raised.value.request
 
 
 def of_the_call(**options: Any) -> TuneRequest:
     with pytest.raises(RequestedError) as raised:
-        advisor.tune("model.py", wait=False, **options)
+        advisor.tune(MODEL, wait=False, **options)
     return raised.value.request
 
 
@@ -134,7 +142,9 @@ def test_the_help_says_what_each_option_takes_and_means(parser: Parser, options:
 )
 def test_the_request_has_the_field_that_an_option_fills(option: Option) -> None:
     record, _, field = (option.field or option.keyword).rpartition(".")
-    assert field in {"": TuneRequest, "preference": Preference, "nodes": Nodes}[record].__struct_fields__
+    assert (
+        field in {"": TuneRequest, "preference": Preference, "nodes": Nodes, "stated": Stated}[record].__struct_fields__
+    )
 
 
 def test_without_options_the_request_has_its_own_defaults_and_those_of_the_help() -> None:
@@ -173,5 +183,5 @@ def test_an_option_of_one_goal_is_refused_by_the_others(section: Any, capsys: py
     for option in options_of(section):
         arguments, _ = GIVEN[option.keyword]
         given = [one for one in arguments if one.startswith((option.flag, "--iterations"))]
-        assert main(["model.py", "--goal=faster", *given]) == 2
+        assert main([MODEL, "--goal=faster", *given]) == 2
         assert f"belongs to --goal {section.goal}, but the goal is 'faster'" in capsys.readouterr().err

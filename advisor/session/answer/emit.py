@@ -24,6 +24,7 @@ from advisor.goal import Goal, GoalKind
 from advisor.hardware.hardware import Hardware
 from advisor.hardware.mesh import DATA_ONLY
 from advisor.policy.file import Evidence, Fingerprints, PolicyFile, load_policy_file, policy_source
+from advisor.policy.policy import Policy
 from advisor.policy.wrapper import size_lines, wrapper_source
 from advisor.report.comparison import comparison_sentence
 from advisor.search.space.space import Combination
@@ -214,6 +215,7 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
     return policy_source(
         PolicyFile(
             policy=winner.policy,
+            baseline=_own_settings(recommendation),
             sample_dims=None if layout is None else layout.sample_dims,
             reduction=None if layout is None else layout.reduction,
             evidence=evidence,
@@ -222,6 +224,14 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
         header=f"Written by momadvise {version} for {emission.workload} on {emission.hardware.name}.\n"
         "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
     )
+
+
+def _own_settings(recommendation: Recommendation) -> Policy | None:
+    """The baseline, if it is more than plain training in one pass: then its batch says all."""
+    baseline = recommendation.baseline
+    if baseline is None or not (baseline.policy.methods or baseline.policy.accumulation_steps > 1):
+        return None
+    return baseline.policy
 
 
 def _wrapper(emission: Emission, recommendation: Recommendation) -> str:

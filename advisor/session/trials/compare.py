@@ -66,19 +66,24 @@ class ComparingEvaluator(Evaluator):
             earlier: Candidates of an earlier run of the study, which this one continues.
 
         Returns:
-            Plain training at that batch, alternating with the baseline: short steps measure others relative to it.
+            Plain training at that batch, alternating with the baseline, if that is another training: short steps
+            measure others relative to it.
         """
         plain = Combination()
-        if baseline is None or baseline.measurement is None or self._size(plain, Role.BASELINE)[0] is None:
+        if baseline is None or baseline.measurement is None:
+            return []
+        if self._size(plain, Role.BASELINE)[0] is None:
+            # Only methods make it fit: timed steps alternate with the baseline, short ones with nothing.
+            self._turns.baseline = baseline if baseline.policy.methods else None
             return []
         self._turns.baseline = baseline
         model, sizing = self._trials.model_of(plain), self._trials.sizing_of(plain)
         assert model is not None, "it was sized just now"
         assert sizing is not None, "it was sized just now"
-        own = baseline.policy
+        own = self._make.policy(plain, Batch(baseline.policy.micro_batch))
         self._turns.compare_at = self._batch_to_compare_at(own, model, sizing)
         found = []
-        if self._turns.compare_at > own.micro_batch:
+        if self._turns.compare_at > own.micro_batch or baseline.policy.methods:
             policy = self._at_most(self._make.policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
             found.append(self._briefly_timed(policy, Role.SEARCHED, "in turn with the baseline"))
         self._go_on_from(earlier)

@@ -70,6 +70,7 @@ class Evaluator:
         self._goal = context.goal
         self._facts = context.facts
         self._plainest = context.plainest(context.goal.gpu_counts[0])
+        self._own = context.request.baseline
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._progress = context.progress
         self._pace = pace
@@ -105,19 +106,25 @@ class Evaluator:
         return combination == self._plainest
 
     def baseline(self) -> Candidate | None:
-        """Plain training at the user's own batch, on the fewest devices; ``None`` when the workload states none."""
+        """The user's own settings; without any, plain training at the user's own batch, on the fewest devices.
+
+        ``None`` when the workload states no batch.
+        """
+        own = self._own
+        combination = self._plainest if own is None else Combination.of(own.policy)
         batch = self.own_batch()
-        plain = self._plainest
-        if batch is None or plain is None:
+        if own is not None and own.states_batch:
+            batch = Batch(own.policy.micro_batch, own.policy.accumulation_steps)
+        if batch is None or combination is None:
             return None
-        model, failure = self._size(plain, Role.BASELINE)
+        model, failure = self._size(combination, Role.BASELINE)
         if model is None:
             return failure
-        fits = model.largest_batch(self._goal.limit_on(plain.gpu_count), margin=0.0, rounded=False)
-        if self._facts.default_batch is None and self._goal.global_batch is None:
-            within = self._batch(model, 1.0, plain) or Batch(1)
+        fits = model.largest_batch(self._goal.limit_on(combination.gpu_count), margin=0.0, rounded=False)
+        if not (own and own.states_batch) and self._facts.default_batch is None and self._goal.global_batch is None:
+            within = self._batch(model, 1.0, combination) or Batch(1)
             batch = Batch(min(batch.micro_batch, within.micro_batch), batch.accumulation_steps)
-        policy = self._make.policy(plain, batch)
+        policy = self._make.policy(combination, batch)
         if fits < batch.micro_batch:
             return self._make.too_big(policy, Role.BASELINE, model)
         return self._timed_baseline(policy)
@@ -128,12 +135,13 @@ class Evaluator:
     def explain_baseline(self, baseline: Candidate) -> None:
         """Note where the baseline's batch comes from, unless the user stated it."""
         fixed = self._facts.default_batch is not None or self._goal.global_batch is not None
+        fixed = fixed or (self._own is not None and self._own.states_batch)
         if fixed or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
             return
         samples = format_count(baseline.policy.micro_batch, "sample")
         self.notes.append(
             f"the model file states no BATCH_SIZE: {samples} a step, a usual batch, was taken for the "
-            "baseline. Add BATCH_SIZE = N to be compared with yours"
+            "baseline. Add BATCH_SIZE = N, or give --batch N, to be compared with yours"
         )
 
     def evaluate(self, combination: Combination, fraction: float, role: Role, *, best: float | None) -> Evaluation:

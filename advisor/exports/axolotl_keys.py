@@ -1,0 +1,152 @@
+"""axolotl's YAML, which is built on Hugging Face's Trainer."""
+
+from __future__ import annotations
+
+from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+
+__all__ = ["AXOLOTL"]
+
+_LOADED_SHORT = "axolotl loads the weights in the same format, and trains them without a float32 copy"
+_FSDP = {
+    "fsdp_version": 2,
+    "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_config.reshard_after_forward": Given("reshard"),
+    "fsdp_config.offload_params": Given("offload"),
+}
+_ADAPTERS = {"lora_r": Given("rank"), "lora_target_linear": True, "lora_dropout": 0.0}
+_ALPHA = {8: 16, 32: 64}
+_OTHER_LAYERS = (
+    "axolotl holds the frozen weights in 16 bits beside bf16 or fp16, and adds adapters to every linear layer but the "
+    "output layer, momadvise only to those larger than their adapters"
+)
+
+AXOLOTL = Target(
+    name="axolotl",
+    title="an axolotl configuration",
+    library="axolotl",
+    version="0.19.0",
+    formats=(Format.YAML,),
+    plain={
+        "auto_find_batch_size": False,
+        "bf16": False,
+        "fp16": False,
+        "tf32": False,
+        "fp8": False,
+        "gradient_checkpointing": False,
+        "activation_offloading": False,
+        "optimizer": "adamw_torch",
+        "torch_compile": False,
+        "chunked_cross_entropy": False,
+    },
+    rules=(
+        exported("micro_batch", {"micro_batch_size": Given("micro_batch")}),
+        exported("accumulation_steps", {"gradient_accumulation_steps": Given("accumulation_steps")}),
+        exported("gpu_count", outside="axolotl train FILE --launcher torchrun -- --nproc-per-node {gpu_count}"),
+        exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
+        approximated("precision", {"bf16": True}, _LOADED_SHORT, dtype="bf16"),
+        approximated("precision", {"fp16": True}, _LOADED_SHORT, dtype="fp16"),
+        exported("precision", {"tf32": True}, dtype="tf32"),
+        approximated("pure_bf16", {"bf16": True}, "the optimizer computes in bfloat16 too", rounding="nearest"),
+        approximated(
+            "float8",
+            {"fp8": True, "bf16": True},
+            "the first and the last linear layer stay as they are, and the weights are bfloat16",
+            scale="tensorwise",
+        ),
+        exported("checkpoint", {"fsdp_config.activation_checkpointing": True}, beside=("fsdp",), every=1),
+        exported(
+            "checkpoint",
+            {"gradient_checkpointing": True, "gradient_checkpointing_kwargs.use_reentrant": False},
+            every=1,
+        ),
+        adapter("checkpoint", "axolotl recomputes every block or none"),
+        adapter("selective_checkpoint", "axolotl's selective_checkpointing keeps attention and recomputes the rest"),
+        adapter("swap", "activation_offloading also runs every block again"),
+        approximated("adam_8bit", {"optimizer": "adamw_bnb_8bit"}, "the moments of embeddings stay in 32 bits"),
+        exported("adam_low_bit", {"optimizer": "ao_adamw_8bit"}, state="8bit"),
+        exported("adam_low_bit", {"optimizer": "ao_adamw_4bit"}, state="4bit"),
+        exported("adam_low_bit", {"optimizer": "ao_adamw_fp8"}, state="fp8"),
+        approximated(
+            "adafactor",
+            {"optimizer": "adafactor"},
+            "transformers' own Adafactor: its steps are not relative to the size of a parameter, so that another "
+            "learning rate is needed",
+        ),
+        approximated("muon", {"optimizer": "muon"}, "axolotl's own Muon, whose steps are scaled otherwise"),
+        exported("fused_optimizer", {"optimizer": "adamw_torch_fused"}),
+        approximated(
+            "chunked_cross_entropy",
+            {"chunked_cross_entropy": True, "chunked_cross_entropy_num_chunks": Given("chunks")},
+            "the logits exist as a whole, and only their float32 copies are made in chunks",
+        ),
+        exported("compile", {"torch_compile": True}, scope="model"),
+        *(
+            approximated("lora", {"adapter": "lora", **_ADAPTERS, "lora_alpha": alpha}, _OTHER_LAYERS, rank=rank)
+            for rank, alpha in _ALPHA.items()
+        ),
+        *(
+            approximated(
+                "qlora",
+                {"adapter": "qlora", "load_in_4bit": True, **_ADAPTERS, "lora_alpha": alpha},
+                _OTHER_LAYERS,
+                rank=rank,
+            )
+            for rank, alpha in _ALPHA.items()
+        ),
+        exported("ddp", {"ddp_find_unused_parameters": False}, bucket_views=False, static_graph=False),
+        approximated(
+            "ddp",
+            {"ddp_find_unused_parameters": False},
+            "axolotl has no key for views into the buffers that are sent, or for a static graph",
+        ),
+        adapter("zero_1", "axolotl takes it from a DeepSpeed configuration: export to deepspeed"),
+        exported("fsdp", _FSDP, mixed_precision="none"),
+        approximated("fsdp", {**_FSDP, "bf16": True}, _LOADED_SHORT, mixed_precision="bf16"),
+        refused("tensor_parallel", "tensor_parallel_size slices only models that transformers has plans for"),
+        refused("pipeline", "axolotl has no pipeline of stages"),
+    ),
+    own={
+        "optimizer": (
+            "adamw_torch_fused",
+            "adamw_bnb_8bit",
+            "adamw_8bit",
+            "ao_adamw_8bit",
+            "ao_adamw_4bit",
+            "ao_adamw_fp8",
+        ),
+        "max_grad_norm": (),
+        "adapter": (),
+        "load_in_4bit": (),
+        "lora_r": (),
+        "lora_alpha": (),
+        "lora_dropout": (),
+        "lora_target_linear": (),
+    },
+    older={
+        "batch_size": "gradient_accumulation_steps",
+        "fsdp": "fsdp_config",
+        "fsdp_config.version": "fsdp_version",
+        "fsdp_config.fsdp_version": "fsdp_version",
+        "fsdp_config.fsdp_auto_wrap_policy": "fsdp_config.auto_wrap_policy",
+        "fsdp_config.fsdp_reshard_after_forward": "fsdp_config.reshard_after_forward",
+        "fsdp_config.fsdp_offload_params": "fsdp_config.offload_params",
+        "fsdp_config.fsdp_activation_checkpointing": "fsdp_config.activation_checkpointing",
+    },
+    rivals={
+        "deepspeed": "DeepSpeed would bring its own optimizer and sharding; export to deepspeed instead",
+        "bfloat16": "16-bit weights, which bf16 decides",
+        "float16": "16-bit weights, which fp16 decides",
+        "selective_checkpointing": "another recomputation",
+        "layer_offloading": "it moves layers to the host",
+        "cut_cross_entropy": "another loss",
+        "liger_fused_linear_cross_entropy": "another loss",
+        "liger_cross_entropy": "another loss",
+        "flash_attn_cross_entropy": "another loss",
+        "tiled_mlp": "it recomputes parts of the blocks",
+        "torch_compile_backend": "setting it compiles the model, whatever torch_compile says",
+        "torch_compile_mode": "setting it compiles the model, whatever torch_compile says",
+        "tensor_parallel_size": "it would divide the model",
+    },
+    use="axolotl train {file}",
+    notes=("sequence_len and sample_packing decide the memory too: measure with rows as long as these make them",),
+)

@@ -1,0 +1,194 @@
+"""A trainer's configuration as text: written anew, or a file of the user's that is changed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from advisor.errors import OptionError
+from advisor.exports.export import Export, nested
+from advisor.exports.patching import Change, changes_for, misspelled
+from advisor.exports.reading import MISSING
+from advisor.exports.rules import Format, Status, Target
+from advisor.exports.yaml_text import changed_yaml
+from advisor.files import write_whole
+from advisor.text.printable import printable, shown
+from advisor.text.yaml_file import read_yaml
+from advisor.version import __version__
+
+__all__ = ["Patched", "installed_version", "new_configuration", "patched_file", "version_remark"]
+
+_WHAT = "A configuration that an export changes"
+_MARK = "# momadvise"
+_OWN_LINES = re.compile(rf"\A(?:{_MARK}[ :].*\n)+")
+
+
+class Patched(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the user's, and what an export makes of it.
+
+    Attributes:
+        path: The file.
+        text: Its new text.
+        changes: What is set, removed or left.
+        misspelled: Its unknown keys, and the known one that each may be meant to be.
+    """
+
+    path: Path
+    text: str
+    changes: list[Change]
+    misspelled: dict[str, str]
+
+    def write(self) -> None:
+        """Replace the file, atomically and with its permissions; a link stays a link.
+
+        Raises:
+            OptionError: The file may not be written.
+            OSError: It could not be written; the old one is unchanged.
+        """
+        if not os.access(self.path, os.W_OK):
+            raise OptionError(f"{_WHAT} must be writable, but {shown(self.path)} is not. Give permission (chmod u+w).")
+        with self.path.open("rb") as file:
+            ending = b"\r\n" if b"\r\n" in file.read() else b"\n"
+        write_whole(self.path.resolve(), self.text.encode().replace(b"\n", ending))
+
+
+def new_configuration(export: Export) -> str:
+    """The text of a configuration that says a policy and nothing else."""
+    kind = export.target.formats[0]
+    if kind is Format.ARGUMENTS:
+        return "".join(f"{line}\n" for line in _arguments(export.keys))
+    document = nested(export.keys)
+    if kind is Format.JSON:
+        return json.dumps(document, indent=2) + "\n"
+    return _header(export) + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+
+
+def patched_file(path: Path, export: Export) -> Patched:
+    """What an export makes of a file of the user's, which is not written yet.
+
+    Raises:
+        OptionError: The file cannot be read, is damaged, holds no mapping, or has another format than the trainer's.
+    """
+    if Format.ARGUMENTS in export.target.formats:
+        raise OptionError(
+            f"--into must be given for a trainer with a configuration file, but {export.target.title} is a program. "
+            "Leave --into out, and append what is printed to its command."
+        )
+    if not path.is_file():
+        raise OptionError(
+            f"--into must name a file that exists, but {shown(path)} does not. Leave --into out and redirect what is "
+            "printed: > FILE."
+        )
+    kind = _format_of(path, export.target)
+    read = _read_json if kind is Format.JSON else lambda one: read_yaml(one, what=_WHAT, error=OptionError)
+    document = read(path)
+    if not isinstance(document, dict):
+        found = "empty" if document is None else f"a {type(document).__name__}"
+        raise OptionError(
+            f"{_WHAT} must hold a mapping of keys to values, but {shown(path)} is {found}. Is it the right file?"
+        )
+    changes = changes_for(document, export)
+    with path.open(encoding="utf-8-sig") as file:
+        text = file.read()
+    text = _changed_json(text, document, changes) if kind is Format.JSON else _changed_yaml(path, text, export, changes)
+    return Patched(path=path, text=text, changes=changes, misspelled=misspelled(document, export.target))
+
+
+def version_remark(target: Target) -> str:
+    """With which version the keys were checked, and which is installed, if it is another."""
+    checked, installed = f"keys checked with {target.library} {target.version}", installed_version(target)
+    if installed is None:
+        return f"{checked}, which is not installed here"
+    return checked if installed == target.version else f"{checked}; {installed} is installed here and was not checked"
+
+
+def installed_version(target: Target) -> str | None:
+    """The version of the trainer in this environment."""
+    try:
+        return importlib.metadata.version(target.library)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _header(export: Export) -> str:
+    """Comments at the top of a file; each begins in the same way, so that the next export replaces them."""
+    policy = export.policy
+    batch = f"{policy.micro_batch} x {policy.accumulation_steps} samples"
+    lines = [f"{_MARK} {__version__}: {policy.label}, {batch}{policy.axes.on_devices(policy.gpu_count)}"]
+    lines.append(f"{_MARK}: {version_remark(export.target)}")
+    for line in export.lines:
+        if line.outside:
+            lines.append(f"{_MARK}: {line.what}: {line.outside}")
+        elif line.status is not Status.EXPORTED:
+            lines.append(f"{_MARK}: {line.what} {line.status.value}: {line.text}")
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _changed_yaml(path: Path, text: str, export: Export, changes: list[Change]) -> str:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        changed = changed_yaml(_OWN_LINES.sub("", text, count=1), changes)
+    except YAMLError as reason:
+        words = " ".join(str(getattr(reason, "problem", "") or reason).split())
+        raise OptionError(f"{_WHAT} must be valid YAML, but {shown(path)} is not: {shown(words)}.") from None
+    return _header(export) + changed
+
+
+def _changed_json(text: str, document: dict[str, Any], changes: list[Change]) -> str:
+    for change in changes:
+        *above, last = change.key.split(".")
+        place = document
+        for name in above:
+            if change.after is MISSING or isinstance(place.get(name), dict):
+                place = place[name]
+            else:
+                place[name] = {}
+                place = place[name]
+        if change.after is MISSING:
+            del place[last]
+        else:
+            place[last] = change.after
+    indent = re.search(r"\n([ \t]+)\S", text)
+    return (
+        json.dumps(document, indent=indent[1] if indent else None, ensure_ascii=text.isascii())
+        + text[len(text.rstrip()) :]
+    )
+
+
+def _format_of(path: Path, target: Target) -> Format:
+    suffix = {".json": Format.JSON, ".yaml": Format.YAML, ".yml": Format.YAML}.get(path.suffix.lower())
+    if suffix in target.formats:
+        return suffix
+    names = " or ".join(f".{one.value}" for one in target.formats)
+    raise OptionError(f"--into must name {target.title} as {names}, but got {shown(path)}. Is it the right file?")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as reason:
+        raise OptionError(f"{_WHAT} must be readable, but {shown(path)} is not: {reason.strerror}.") from None
+    except (ValueError, RecursionError) as reason:
+        raise OptionError(f"{_WHAT} must be valid JSON, but {shown(path)} is not: {shown(str(reason))}.") from None
+
+
+def _arguments(keys: Mapping[str, Any]) -> list[str]:
+    """``--key value``, and last what chooses a part of the configuration: a key without a dot, as ``key:value``."""
+    options = [_argument(key, value) for key, value in keys.items() if "." in key]
+    return options + [f"{key}:{value}" for key, value in keys.items() if "." not in key]
+
+
+def _argument(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        above, _, last = key.rpartition(".")
+        return f"--{key}" if value else f"--{above}.no-{last}"
+    return f"--{key} {value}"

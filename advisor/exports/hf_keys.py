@@ -1,0 +1,153 @@
+"""Hugging Face's TrainingArguments, also those of trl."""
+
+from __future__ import annotations
+
+from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+
+__all__ = ["HF", "OPTIMIZERS", "TRAINING_ARGUMENTS"]
+
+_CHECKPOINTING = {
+    "activation_checkpointing": True,
+    "activation_checkpointing_kwargs.use_reentrant": False,
+}
+_FIRST_OF_K = "transformers wraps the first block of every k, momadvise the last: one more where k does not divide them"
+_NO_MESH = (
+    "the model is divided when it is loaded (from_pretrained), and only for models that transformers has plans for"
+)
+
+_FSDP = {
+    "fsdp": True,
+    "fsdp_config.version": 2,
+    "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_config.reshard_after_forward": Given("reshard"),
+    "fsdp_config.cpu_offload": Given("offload"),
+}
+_BF16_UNDER_FSDP = (
+    "with FSDP, accelerate also gathers parameters and averages gradients in that format; momadvise averages in float32"
+)
+_LIGER = {
+    "use_liger_kernel": True,
+    "liger_kernel_config.fused_linear_cross_entropy": True,
+    "liger_kernel_config.cross_entropy": False,
+    "liger_kernel_config.rope": False,
+    "liger_kernel_config.rms_norm": False,
+    "liger_kernel_config.swiglu": False,
+}
+
+OPTIMIZERS = (
+    approximated("adam_8bit", {"optim": "adamw_bnb_8bit"}, "the Trainer keeps the moments of embeddings in 32 bits"),
+    exported("adam_low_bit", {"optim": "adamw_torch_8bit"}, state="8bit"),
+    approximated(
+        "adam_low_bit",
+        {"optim": "adamw_torch_4bit"},
+        "256 numbers share a scale, in place of torchao's usual 128",
+        state="4bit",
+    ),
+    adapter("adam_low_bit", "the Trainer has no name for torchao's 8-bit floats", state="fp8"),
+    approximated(
+        "adafactor",
+        {"optim": "adafactor"},
+        "transformers' own Adafactor: its steps are not relative to the size of a parameter, so that another "
+        "learning rate is needed",
+    ),
+    exported("fused_optimizer", {"optim": "adamw_torch_fused"}),
+)
+"""Also of the trainers that are built on this one."""
+
+HF = Target(
+    name="hf",
+    title="TrainingArguments",
+    library="transformers",
+    version="5.23.0",
+    formats=(Format.YAML, Format.JSON),
+    plain={
+        "auto_find_batch_size": False,
+        "bf16": False,
+        "fp16": False,
+        "tf32": False,
+        "activation_checkpointing": False,
+        "optim": "adamw_torch",
+        "torch_compile": False,
+        "use_liger_kernel": False,
+        "fsdp": False,
+    },
+    rules=(
+        exported("micro_batch", {"per_device_train_batch_size": Given("micro_batch")}),
+        exported("accumulation_steps", {"gradient_accumulation_steps": Given("accumulation_steps")}),
+        exported(
+            "gpu_count",
+            text="without a launcher the Trainer would use every visible GPU, with DataParallel",
+            outside="torchrun --nproc-per-node {gpu_count}",
+        ),
+        exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
+        exported("device", {"use_cpu": True}, device="cpu"),
+        exported("device", {"use_cpu": False}),
+        approximated("precision", {"bf16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="bf16"),
+        approximated("precision", {"fp16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
+        exported("precision", {"bf16": True}, dtype="bf16"),
+        exported("precision", {"fp16": True}, dtype="fp16"),
+        exported("precision", {"tf32": True}, dtype="tf32"),
+        exported("checkpoint", {"fsdp_config.activation_checkpointing": True}, beside=("fsdp",), every=1),
+        exported("checkpoint", _CHECKPOINTING, every=1),
+        exported(
+            "checkpoint",
+            {**_CHECKPOINTING, "activation_checkpointing_kwargs.every_n_layers": Given("every")},
+            text=_FIRST_OF_K,
+        ),
+        adapter("swap", "its nearest key, activation_checkpointing_kwargs.offload, also runs every block again"),
+        *OPTIMIZERS,
+        approximated(
+            "chunked_cross_entropy",
+            _LIGER,
+            "Liger's kernel, which chooses the number of chunks itself and needs the package liger-kernel and a GPU",
+        ),
+        exported("compile", {"torch_compile": True}, scope="model"),
+        exported(
+            "compile",
+            {"torch_compile": True},
+            outside="ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=true in the environment",
+            scope="blocks",
+        ),
+        exported(
+            "ddp",
+            {"ddp_find_unused_parameters": False, "ddp_static_graph": Given("static_graph")},
+            bucket_views=False,
+        ),
+        approximated(
+            "ddp",
+            {"ddp_find_unused_parameters": False, "ddp_static_graph": Given("static_graph")},
+            "there is no key for gradients that are views into the buffers that are sent: a copy of all gradients more",
+            bucket_views=True,
+        ),
+        exported("fsdp", _FSDP, mixed_precision="none"),
+        approximated("fsdp", {**_FSDP, "bf16": True}, _BF16_UNDER_FSDP, mixed_precision="bf16"),
+        refused("tensor_parallel", _NO_MESH),
+        refused("pipeline", "the Trainer has no pipeline of stages"),
+    ),
+    own={
+        "optim": ("adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "adamw_torch_8bit", "adamw_torch_4bit"),
+        "max_grad_norm": (),
+        "use_cpu": (),
+    },
+    older={
+        "gradient_checkpointing": "activation_checkpointing",
+        "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+        "fsdp_config.fsdp_version": "fsdp_config.version",
+        "fsdp_config.fsdp_auto_wrap_policy": "fsdp_config.auto_wrap_policy",
+        "fsdp_config.fsdp_reshard_after_forward": "fsdp_config.reshard_after_forward",
+        "fsdp_config.fsdp_cpu_offload": "fsdp_config.cpu_offload",
+        "fsdp_config.fsdp_activation_checkpointing": "fsdp_config.activation_checkpointing",
+    },
+    rivals={
+        "deepspeed": "DeepSpeed would bring its own optimizer and sharding; export to deepspeed instead",
+        "activation_checkpointing_kwargs.offload": "the policy moves no activations of blocks to the host",
+        "torch_compile_backend": "setting it compiles the model, whatever torch_compile says",
+        "torch_compile_mode": "setting it compiles the model, whatever torch_compile says",
+        "optim_args": "options of another optimizer",
+        "optim_target_modules": "an option of another optimizer",
+    },
+    use="torchrun --nproc-per-node {gpu_count} train.py {file}",
+    notes=("read it with HfArgumentParser(TrainingArguments).parse_yaml_file, or TrainingArguments(**mapping)",),
+)
+
+TRAINING_ARGUMENTS = HF

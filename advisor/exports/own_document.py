@@ -1,0 +1,308 @@
+"""The keys of one trainer's configuration, as the tables of the exports know them, and what they do not say."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import OptionError
+from advisor.exports.accelerate_keys import ACCELERATE
+from advisor.exports.deepspeed_keys import DEEPSPEED
+from advisor.exports.export import QUANTITIES
+from advisor.exports.own_adapters import with_known_adapter
+from advisor.exports.patching import misspelled
+from advisor.exports.reading import MISSING, is_same, settings_in, value_at
+from advisor.exports.rules import Given, Rule, Status
+from advisor.exports.trainer_formats import TrainerFormat
+from advisor.methods.catalogue import get_method
+from advisor.methods.setting import MethodSetting
+from advisor.text.printable import quoted, shown
+from advisor.text.ranges import whole
+
+__all__ = ["Document", "put"]
+
+_AUTO = "auto"
+_OFF = ("no", "NO", "none")
+_OWN_FORMATS = ("bf16.enabled", "fp16.enabled", "optimizer.type")
+_SHORT = {"bf16": "bfloat16", "fp16": "float16"}
+_SAME_OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit", "adamw_hf": "adamw_torch"}
+_NEAR_OPTIMIZERS = {
+    "paged_adamw": "adamw_torch",
+    "paged_adamw_32bit": "adamw_torch",
+    "paged_adamw_8bit": "adamw_bnb_8bit",
+}
+_DEEPSPEED_KEYS = ("deepspeed", "deepspeed_config")
+
+
+class Document:
+    """One configuration, its silent defaults filled in.
+
+    Args:
+        content: The file.
+        trainer: What it belongs to.
+        where: The file, for messages.
+
+    Attributes:
+        notes: What the baseline does not say of it, or only nearly.
+        automatic: Keys whose values another file says.
+    """
+
+    def __init__(self, content: Mapping[str, Any], trainer: TrainerFormat, where: str) -> None:
+        self._given = {key: value for key, value in content.items() if value is not None}
+        self._trainer = trainer
+        self._target = trainer.target
+        self.where = where
+        self.notes: list[str] = []
+        self.automatic: list[str] = []
+        self._filled = self._with_defaults()
+        self._found: tuple[MethodSetting, ...] = ()
+
+    # -- normal form ----------------------------------------------------------------------------------------------
+
+    def _with_defaults(self) -> dict[str, Any]:
+        automatic: list[str] = []
+        filled = _without_auto(copy.deepcopy(self._given), automatic)
+        if "bf16" in automatic:
+            self.notes.append("bf16: auto is measured as bf16")
+        self.automatic = [key for key in automatic if key != "bf16"]
+        for old, new in self._target.older.items():
+            value = value_at(filled, old)
+            if value is not MISSING and value_at(filled, new) is MISSING and _fits(value, self._target.plain.get(new)):
+                put(filled, new, value)
+        sharded = any(key.startswith("fsdp") for key in filled) or filled.get("distributed_type") == "FSDP"
+        for key, value in self._trainer.defaults.items():
+            if value_at(filled, key) is MISSING and (sharded or not key.startswith("fsdp")):
+                put(filled, key, value)
+        for key, value in self._trainer.same.items():
+            if sharded or not key.startswith("fsdp"):
+                put(filled, key, value)
+        for key in ("gradient_checkpointing", "activation_checkpointing", "fsdp"):
+            if isinstance(filled.get(key), str | list) and filled[key]:
+                if "checkpointing" in key:
+                    self.notes.append(f"{key}: {quoted(filled[key])}: measured as plain recomputation of every block")
+                filled[key] = True
+        with_known_adapter(filled, self._target, self.notes)
+        self._with_known_optimizer(filled)
+        if self._target is DEEPSPEED:
+            _with_known_optimizer_and_format(filled, self.notes)
+        return filled
+
+    def _with_known_optimizer(self, filled: dict[str, Any]) -> None:
+        key = self._trainer.optimizer
+        name, known = filled.get(key), _SAME_OPTIMIZERS | _NEAR_OPTIMIZERS
+        if name in known:
+            filled[key] = known[name]
+        if name in _NEAR_OPTIMIZERS:
+            self.notes.append(f"{key}: {quoted(name)} is measured as {known[name]}, whose states stay on the device")
+
+    # -- what it says ---------------------------------------------------------------------------------------------
+
+    def settings(self, gpu_count: int) -> list[MethodSetting]:
+        """The methods that it says, some of which may be two ways to say the same."""
+        if self._target is DEEPSPEED and gpu_count == 1:
+            self._on_one_device()
+        found = settings_in(self._filled, self._target)
+        kept = []
+        for setting in found:
+            method = get_method(setting.name)
+            if method.distributes and gpu_count == 1:
+                self.notes.append(f"{setting.label} divides nothing on one device (--gpus says on how many you train)")
+            elif not (method.one_device_only and gpu_count > 1):
+                kept.append(setting)
+        self._found = found
+        return kept
+
+    def keys_of(self, method: str) -> set[str]:
+        """The keys that say a method."""
+        return {key for rule in self._target.rules if rule.of == method for key in rule.keys}
+
+    def _on_one_device(self) -> None:
+        stage = value_at(self._filled, "zero_optimization.stage")
+        if stage in (MISSING, 0):
+            return
+        away = value_at(self._filled, "zero_optimization.offload_optimizer.device") == "cpu"
+        put(self._filled, "zero_optimization.stage", 2 if away else 0)
+        self.notes.append(f"zero_optimization.stage {stage} divides nothing on one device (--gpus says on how many)")
+
+    def devices(self) -> int | None:
+        """Devices that train together, if it says that."""
+        if self._target is not ACCELERATE or "num_processes" not in self._given:
+            return None
+        return whole(self._given["num_processes"], f"num_processes in {self.where}")
+
+    def batch(self, gpu_count: int) -> tuple[int | None, int]:
+        """Samples per forward pass, if it says that, and forward passes per step."""
+        accumulation = self._count("accumulation_steps") or 1
+        micro_batch = self._count("micro_batch")
+        whole_step = self._filled.get("train_batch_size") if self._target is DEEPSPEED else None
+        if micro_batch is None and whole_step is not None:
+            samples = whole(whole_step, f"train_batch_size in {self.where}")
+            if samples % (accumulation * gpu_count):
+                raise OptionError(
+                    f"train_batch_size in {self.where} must be a multiple of accumulation steps and devices, but it is "
+                    f"{samples}, and these are {accumulation} and {gpu_count}. Give --gpus N."
+                )
+            micro_batch = samples // (accumulation * gpu_count)
+        return micro_batch, accumulation
+
+    def clipping(self) -> float | None:
+        """The norm that gradients are clipped to; ``None`` where they are not."""
+        value = self._quantity("max_grad_norm")
+        try:
+            norm = None if value is MISSING else float(value)
+        except (TypeError, ValueError):
+            raise OptionError(f"Clipping in {self.where} must be a number, but it is {quoted(value)}.") from None
+        return norm or None
+
+    def model(self, folder: Path) -> str:
+        """The model that it names, as MODEL is given: a folder, or a repository on the hub."""
+        named = self._filled.get(self._trainer.model) if self._trainer.model else None
+        if named is None:
+            return ""
+        local = next((one for one in (folder / str(named), Path(str(named))) if (one / "config.json").is_file()), None)
+        return f"hf:{named}" if local is None else str(local)
+
+    def tokens(self) -> int | None:
+        """Tokens of the longest rows, if it says that."""
+        key = self._trainer.tokens
+        if not key or key not in self._filled:
+            return None
+        tokens = whole(self._filled[key], f"{key} in {self.where}")
+        if not self._filled.get(self._trainer.packed):
+            self.notes.append(f"{self._trainer.packed} is off: rows are measured at their longest, {tokens} tokens")
+        return tokens
+
+    def inside(self) -> Mapping[str, Any] | str | None:
+        """The DeepSpeed configuration that it has inside or names."""
+        if self._target is ACCELERATE:
+            part = self._filled.get("deepspeed_config")
+            if self._filled.get("distributed_type") != "DEEPSPEED" or not isinstance(part, Mapping):
+                return None
+            if "deepspeed_config_file" in part:
+                return str(part["deepspeed_config_file"])
+            return {
+                "gradient_accumulation_steps": part.get("gradient_accumulation_steps", 1),
+                "zero_optimization": {
+                    "stage": part.get("zero_stage", 0),
+                    "offload_optimizer": {"device": part.get("offload_optimizer_device", "none")},
+                    "offload_param": {"device": part.get("offload_param_device", "none")},
+                },
+            }
+        named = self._filled.get("deepspeed")
+        return named if isinstance(named, str | Mapping) and named else None
+
+    def _count(self, of: str) -> int | None:
+        value = self._quantity(of)
+        return None if value is MISSING else whole(value, f"{of.replace('_', ' ')} in {self.where}")
+
+    def _quantity(self, of: str) -> Any:
+        """The value of a quantity such as ``micro_batch``, by the key that an export writes it to."""
+        for rule in self._target.rules:
+            for key, value in rule.keys.items():
+                if rule.of == of and isinstance(value, Given) and value.name == of:
+                    return value_at(self._filled, key)
+        return MISSING
+
+    # -- what it does not -----------------------------------------------------------------------------------------
+
+    def notes_on_the_rest(self, kept: Iterable[MethodSetting]) -> list[str]:
+        """What differs from the baseline, and the keys that nothing was made of.
+
+        Args:
+            kept: The methods of the baseline.
+        """
+        target, names = self._target, frozenset(setting.name for setting in kept)
+        mine = [setting for setting in kept if setting in self._found]
+        notes = list(self.notes)
+        for setting in mine:
+            rule = next((one for one in target.rules if _says(one, setting, names)), None)
+            if rule is not None and rule.status is Status.APPROXIMATED and rule.text:
+                notes.append(f"{setting.label} is near what {target.title} does: {rule.text}")
+        notes += [f"{key}: {quoted(value)} is not measured: no method says it" for key, value in self._unsaid()]
+        for key, why in target.rivals.items():
+            value = value_at(self._given, key)
+            if value is not MISSING and value not in (False, None, "") and key not in _DEEPSPEED_KEYS:
+                notes.append(f"{key}: {quoted(value)} is not measured ({why})")
+        likely = misspelled(self._given, target)
+        notes += [f"{key} is no key of {target.title}: did you mean {right}?" for key, right in likely.items()]
+        left = self._left(likely)
+        return [*notes, f"keys that nothing was made of: {', '.join(map(shown, left))}"] if left else notes
+
+    def _unsaid(self) -> Iterator[tuple[str, Any]]:
+        """Keys of the table whose value is not that of plain training, and which no setting stands for."""
+        target, found = self._target, {setting.name for setting in self._found}
+        used = {key for rule in target.rules if rule.of in {*found, *QUANTITIES} for key in rule.keys}
+        used |= {*self._trainer.same, *(_OWN_FORMATS if target is DEEPSPEED else ())}
+        used |= target.own.keys() - {self._trainer.optimizer}
+        for key in target.written:
+            value = value_at(self._given, key)
+            known = {*_SAME_OPTIMIZERS, *_NEAR_OPTIMIZERS} if key == self._trainer.optimizer else set()
+            off = value is MISSING or value in (False, None, *_OFF) or is_same(value, target.plain.get(key))
+            if not off and value != _AUTO and key not in used and value not in known:
+                yield key, value
+
+    def _left(self, likely: Iterable[str]) -> list[str]:
+        """Top keys that are in no table."""
+        target, trainer = self._target, self._trainer
+        known = {one.partition(".")[0] for one in (*target.written, *target.older, *target.rivals, *likely)}
+        known |= {trainer.model, trainer.tokens, trainer.packed, *_DEEPSPEED_KEYS, *trainer.told_by}
+        return sorted(key for key in self._given if key not in known and not trainer.is_harmless(key))
+
+
+def _says(rule: Rule, setting: MethodSetting, names: frozenset[str]) -> bool:
+    return rule.of == setting.name and rule.covers(setting.parameters, names)
+
+
+def put(document: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key."""
+    *above, last = key.split(".")
+    place = document
+    for name in above:
+        inner = place.get(name)
+        if not isinstance(inner, dict):
+            inner = place[name] = {}
+        place = inner
+    place[last] = value
+
+
+def _without_auto(document: dict[str, Any], found: list[str], above: str = "") -> dict[str, Any]:
+    """The document without ``"auto"``, which other files decide; a format that is automatic is bfloat16."""
+    for key, value in list(document.items()):
+        if isinstance(value, dict):
+            _without_auto(value, found, f"{above}{key}.")
+        elif value == _AUTO:
+            found.append(f"{above}{key}")
+            if found[-1] == "bf16":
+                document[key] = True
+            else:
+                del document[key]
+    return document
+
+
+def _fits(value: Any, plain: Any) -> bool:
+    """Whether a value of a key's former name may be one of the key itself."""
+    return plain is None or isinstance(value, (type(plain), Mapping))
+
+
+def _with_known_optimizer_and_format(document: dict[str, Any], notes: list[str]) -> None:
+    """DeepSpeed's own optimizers and formats, as the nearest that its table has."""
+    for name, dtype in _SHORT.items():
+        if value_at(document, f"{name}.enabled") is True:
+            put(document, "torch_autocast.enabled", True)
+            put(document, "torch_autocast.dtype", dtype)
+            notes.append(
+                f"{name}: measured as autocast; DeepSpeed also holds the weights in 16 bits, and a float32 copy"
+            )
+    kind = value_at(document, "optimizer.type")
+    if kind is MISSING:
+        return
+    away = value_at(document, "zero_optimization.offload_optimizer.device") == "cpu"
+    if str(kind).lower() in ("adam", "adamw"):
+        if not away:
+            put(document, "optimizer.type", "AdamW")
+            put(document, "optimizer.params.torch_adam", True)
+            put(document, "optimizer.params.fused", True)
+    else:
+        notes.append(f"optimizer.type: {quoted(kind)} is said by no method: AdamW is measured")

@@ -1,0 +1,73 @@
+"""From a trainer's keys to settings of methods: a table read in the other direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.exports.rules import Given, Rule, Target
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.setting import MethodSetting
+
+__all__ = ["MISSING", "is_same", "settings_in", "value_at"]
+
+MISSING = object()
+"""Stands for a key that is not there."""
+
+
+def settings_in(document: Mapping[str, Any], target: Target) -> tuple[MethodSetting, ...]:
+    """The settings of methods that a configuration says in the same way as an export writes them.
+
+    Args:
+        document: The configuration as nested mappings.
+        target: Its trainer.
+
+    Returns:
+        At most one setting for each method, in the order of the table. Approximations count: that the trainer's way
+        differs is no reason to take the configuration for plain training. What has no keys of its own is not found.
+    """
+    found: dict[str, tuple[int, MethodSetting]] = {}
+    for rule in target.rules:
+        if all(is_same(target.plain.get(key, MISSING), value) for key, value in rule.keys.items()):
+            continue  # no keys, or those of plain training
+        setting = _read(rule, document, target)
+        if setting is not None and len(rule.keys) > found.get(rule.of, (0,))[0]:
+            found[rule.of] = len(rule.keys), setting  # the rule with the most keys says the most
+    return tuple(setting for _, setting in found.values())
+
+
+def value_at(document: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key, or :data:`MISSING`."""
+    value: Any = document
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return MISSING
+        value = value[name]
+    return value
+
+
+def _read(rule: Rule, document: Mapping[str, Any], target: Target) -> MethodSetting | None:
+    """The setting that a rule's keys stand for, if the configuration has them all."""
+    method = next((one for one in CATALOGUE if one.name == rule.of), None)
+    if method is None:  # a quantity
+        return None
+    choices = {parameter.name: parameter.choices for parameter in method.parameters}
+    values = {name: rule.where.get(name, allowed)[0] for name, allowed in choices.items()}
+    for key, wanted in rule.keys.items():
+        found = value_at(document, key)
+        if isinstance(wanted, Given):
+            if wanted.name not in choices:
+                if found is MISSING or is_same(found, target.plain.get(key, MISSING)):
+                    return None
+                continue  # a quantity, which any other value is
+            if not any(is_same(found, choice) for choice in choices[wanted.name]):
+                return None
+            values[wanted.name] = found
+        elif not is_same(found, wanted):
+            return None
+    return MethodSetting(name=rule.of, parameters=values)
+
+
+def is_same(found: Any, wanted: Any) -> bool:
+    """Equal, where ``True`` is not 1."""
+    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)

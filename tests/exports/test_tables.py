@@ -1,0 +1,118 @@
+"""Every method and value of the catalogue has an answer in every table, and the tables can be read backwards."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from advisor.errors import PolicyError
+from advisor.exports.export import QUANTITIES, export_policy, nested, rule_for
+from advisor.exports.reading import settings_in
+from advisor.exports.rules import Status, Target
+from advisor.exports.targets import TARGETS
+from advisor.exports.without_key import EVERYWHERE
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import conflict_between
+from advisor.methods.setting import MethodSetting
+from advisor.options import EXPORT, options_of
+from tests.exports.policies import every_setting, file_of
+
+SETTINGS = list(every_setting())
+METHODS = {method.name: method for method in CATALOGUE}
+
+each_trainer = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
+
+
+def test_the_option_names_the_trainers_that_there_are() -> None:
+    (to,) = (option for option in options_of(*EXPORT) if option.flag == "--to")
+    assert to.choices == tuple(target.name for target in TARGETS)
+    assert all(target.name in to.meaning for target in TARGETS)
+
+
+@each_trainer
+def test_every_setting_has_an_answer_with_its_keys_or_its_reason(target: Target) -> None:
+    for setting in SETTINGS:
+        rule = rule_for(setting, target, frozenset({setting.name, "ddp"}))
+        if rule.status is Status.EXPORTED:
+            assert rule.keys or rule.outside
+        else:
+            assert rule.text
+            assert bool(rule.keys) == (rule.status is Status.APPROXIMATED)
+        if is_refused(setting, target):
+            with pytest.raises(PolicyError, match=re.escape(setting.label)):
+                export_policy(file_of(setting), target)
+        else:
+            assert setting.label in {line.what for line in export_policy(file_of(setting), target).lines}
+
+
+@each_trainer
+def test_the_batch_the_devices_and_clipping_have_an_answer(target: Target) -> None:
+    for norm in (None, 1.0):
+        lines = export_policy(file_of(), target, max_grad_norm=norm).lines
+        assert [line.what.split()[0] for line in lines] == list(QUANTITIES[:-1])
+
+
+@each_trainer
+def test_rules_name_methods_parameters_and_values_that_exist(target: Target) -> None:
+    for rule in (*target.rules, *EVERYWHERE.values()):
+        assert rule.of in METHODS or rule.of in QUANTITIES, rule.of
+        assert set(rule.beside) <= METHODS.keys()
+        choices = {one.name: one.choices for one in METHODS[rule.of].parameters} if rule.of in METHODS else {}
+        for name, values in rule.where.items():
+            assert name in QUANTITIES or set(values) <= set(choices[name]), (rule.of, name)
+
+
+@each_trainer
+def test_each_rule_is_the_answer_to_something(target: Target) -> None:
+    met = set()
+    for setting, rule in itertools.product(SETTINGS, target.rules):
+        if rule.of == setting.name:
+            for device in ("cpu", "cuda"):
+                met.add(id(rule_for(setting, target, frozenset({rule.of, *rule.beside}), {"device": device})))
+    assert [rule for rule in target.rules if rule.of in METHODS and id(rule) not in met] == []
+
+
+@each_trainer
+def test_an_exported_setting_is_read_back_from_its_keys(target: Target) -> None:
+    for setting in SETTINGS:
+        if is_refused(setting, target):
+            continue
+        export = export_policy(file_of(setting), target)
+        (line,) = (line for line in export.lines if line.what == setting.label)
+        in_the_file = line.status is Status.EXPORTED and line.keys and not line.outside
+        if in_the_file and line.keys != {key: target.plain.get(key) for key in line.keys}:
+            assert setting.label in {one.label for one in settings_in(nested(export.keys), target)}
+
+
+@each_trainer
+def test_plain_training_is_read_back_as_plain(target: Target) -> None:
+    assert settings_in(nested(export_policy(file_of(), target).keys), target) == ()
+
+
+@each_trainer
+def test_methods_that_go_together_do_not_write_two_values_of_one_key(target: Target) -> None:
+    """Where they may, a rule for one beside the other says so."""
+    for first, second in itertools.combinations(SETTINGS, 2):
+        if go_together(first, second) and not (is_refused(first, target) or is_refused(second, target)):
+            ours, theirs = (written(one, {first.name, second.name}, target) for one in (first, second))
+            for key in ours.keys() & theirs.keys():
+                assert ours[key] == theirs[key], (first.label, second.label, key)
+
+
+def go_together(first: MethodSetting, second: MethodSetting) -> bool:
+    one, other = METHODS[first.name], METHODS[second.name]
+    if one is other or (one.distributes and one.axis is other.axis):
+        return False
+    apart = (one.one_device_only and other.distributes) or (other.one_device_only and one.distributes)
+    return not apart and conflict_between([first, second]) is None
+
+
+def is_refused(setting: MethodSetting, target: Target) -> bool:
+    rule = rule_for(setting, target, frozenset({setting.name}))
+    return rule.status is Status.REFUSED and METHODS[setting.name].distributes
+
+
+def written(setting: MethodSetting, methods: set[str], target: Target) -> dict[str, object]:
+    return dict(rule_for(setting, target, frozenset(methods)).keys)

@@ -1,0 +1,107 @@
+"""A repository on the hub: its config is fetched or read from the cache, and every way to fail says what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, errors
+
+from advisor.errors import WorkloadError
+from advisor.workload._loading import load_workload
+from advisor.workload.source import resolve_source
+from advisor.workload.workload import WorkloadKind
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = {"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 32}
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Hugging Face cache without a network."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+def cached(cache: Path, repository: str, config: dict[str, object]) -> Path:
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    path = folder / "snapshots" / COMMIT / "config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(config))
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+    return path
+
+
+def test_a_cached_repository_works_without_a_network(offline: Path) -> None:
+    path = cached(offline, "some-org/tiny-gpt", CONFIG)
+    source = resolve_source("hf:some-org/tiny-gpt")
+    assert (source.kind, source.location, source.name) == (WorkloadKind.HUGGING_FACE, str(path), "tiny-gpt")
+    assert type(load_workload(source).build_model()).__name__ == "GPT2LMHeadModel"
+
+
+def test_only_the_content_of_its_config_counts(offline: Path) -> None:
+    first = cached(offline, "org/one", CONFIG)
+    cached(offline, "org/two", CONFIG)
+    same = resolve_source("hf:org/one").fingerprint
+    assert resolve_source("hf:org/two").fingerprint == same == resolve_source(first).fingerprint
+    first.write_text(json.dumps({**CONFIG, "n_layer": 2}))
+    assert resolve_source("hf:org/one").fingerprint != same
+
+
+def test_without_network_and_cache_the_error_says_three_ways_on(offline: Path) -> None:
+    with pytest.raises(
+        WorkloadError, match=r"'hf:org/name' must be .* HF_HUB_OFFLINE or .*config.json.*hf download org"
+    ):
+        resolve_source("hf:org/name")
+
+
+def _of_hub(kind: type[errors.HfHubHTTPError]) -> Exception:
+    response: Any = SimpleNamespace(headers={}, request=None, status_code=404)
+    return kind("no", response=response)
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (lambda: _of_hub(errors.RepositoryNotFoundError), "there is no 'hf:org/name', or it is private. Check"),
+        (lambda: _of_hub(errors.GatedRepoError), "gated. Accept its terms .* log in with `hf auth login`"),
+        (lambda: _of_hub(errors.RemoteEntryNotFoundError), "has none .*Write a Python file"),
+        (lambda: _of_hub(errors.HfHubHTTPError), "readable from the hub, but that failed: HfHubHTTPError: no"),
+        (lambda: errors.HFValidationError("two dots"), "hf:google-bert/bert-base-uncased, but got 'hf:org/name': two"),
+    ],
+    ids=["absent", "gated", "no config", "server", "name"],
+)
+def test_what_the_hub_refuses_is_the_users_error(
+    failure: Callable[[], Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise failure()
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(WorkloadError, match=message):
+        resolve_source("hf:org/name")
+
+
+def test_a_revision_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, revision: str | None, **__: object) -> None:
+        assert revision == "v9"
+        raise _of_hub(errors.RevisionNotFoundError)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(WorkloadError, match=r"the repository has no 'v9'\. Leave it out"):
+        resolve_source("hf:org/name@v9")
+
+
+def test_a_repositorys_own_code_is_not_run(offline: Path) -> None:
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "code.Own", "AutoModelForCausalLM": "code.OwnModel"}}
+    path = cached(offline, "org/own", config)
+    (path.parent / "code.py").write_text("raise SystemExit('this must not run')\n")
+    with pytest.raises(WorkloadError, match=r"must be one that transformers .* accepts.*custom code"):
+        load_workload(resolve_source("hf:org/own"))
