@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from advisor.policy.apply import apply_policy
     from advisor.policy.file import load_policy_file
     from advisor.policy.policy import Policy
+    from advisor.trainers.tune_trainer import tune_lightning, tune_trainer
     from advisor.training.training import Training
     from advisor.workload.reduction import Reduction
 
@@ -36,6 +37,8 @@ __all__ = [
     "check",
     "load_policy_file",
     "tune",
+    "tune_lightning",
+    "tune_trainer",
     "use",
 ]
 
@@ -53,6 +56,8 @@ _HOME = {
     "check": "advisor.api",
     "load_policy_file": "advisor.policy.file",
     "tune": "advisor.api",
+    "tune_lightning": "advisor.trainers.tune_trainer",
+    "tune_trainer": "advisor.trainers.tune_trainer",
     "use": "advisor.methods.setting",
 }
 

@@ -87,6 +87,7 @@ def apply_policy(
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
+    from advisor.training.direct_call import announce_direct_calls
     from advisor.training.processes.world import current_world
     from advisor.training.training import Training
 
@@ -120,12 +121,14 @@ def apply_policy(
         example_batch=example_batch,
     )
     training.settled.update(policy.settled)
+    given_loss = training.compute_loss
     try:
         apply_settings(training, policy.methods)
     except BaseException:
         training.close()
         raise
     object.__setattr__(model, _MARK, policy.label)
+    announce_direct_calls(training, policy.label, given_loss)
     if not policy.methods:
         training.on_close(lambda: vars(model).pop(_MARK, None))  # plain training leaves nothing in the model
     return training

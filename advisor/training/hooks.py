@@ -46,6 +46,7 @@ class Hooks:
             other, which then cannot be called apart.
         clip_gradients: ``(parameters, max_norm) -> norm``; replaces torch's clipping for gradients that it would clip
             wrongly.
+        own_call: Entered around every forward pass; knows it from a direct call of the model.
         gradient_factor: Returns what gradients are to be multiplied by to get the true ones; ``None`` for one.
     """
 
@@ -71,6 +72,7 @@ class Hooks:
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []
         self.run_passes: Callable[[list[Any]], torch.Tensor] | None = None
         self.clip_gradients: Callable[[list[torch.nn.Parameter], float], torch.Tensor] | None = None
+        self.own_call: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.gradient_factor: Callable[[], torch.Tensor] | None = None
 
     def saved_tensor_pipeline(self) -> SavedTensorPipeline:

@@ -36,7 +36,8 @@ class ReplacedOptimizers:
         elif scheduled:
             raise MethodRefusedError(
                 f"build_optimizer makes a scheduler of {len(before.param_groups)} parameter groups, but the optimizer "
-                f"that replaces it has {len(by.param_groups)}; make the scheduler from training.optimizer"
+                f"that replaces it has {len(by.param_groups)}; make the scheduler from training.optimizer, or "
+                "leave the method out"
             )
 
     def share_groups(self, optimizer: torch.optim.Optimizer) -> None:

@@ -45,19 +45,27 @@ class TrainingState:
         return state
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`save` gave rank 0."""
+        """Restore what :meth:`save` gave rank 0; all of it, the model with the rest, or the optimizer alone."""
+        if "model" in state:
+            self._load_model(state)
+        if "model" not in state or "optimizer" in state:
+            self._load_optimizer(state["optimizer"])
+
+    def _load_model(self, state: Mapping[str, Any]) -> None:
         model_state: Mapping[str, Any] = state["model"]
         for name, part in self.parts.items():
             model_state = part.from_plain(model_state, state.get(name))
-        optimizer_state: Mapping[str, Any] = state["optimizer"]
         for cut in self.cuts:
             model_state = cut.own_model_state(model_state)
-            optimizer_state = cut.own_optimizer_state(optimizer_state, self.optimizer)
         self.distribution.load_model_state(self.model, model_state)
-        self.distribution.load_optimizer_state(self.optimizer, optimizer_state)
-        _lay_out(self.optimizer)
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
+
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        for cut in self.cuts:
+            state = cut.own_optimizer_state(state, self.optimizer)
+        self.distribution.load_optimizer_state(self.optimizer, state)
+        _lay_out(self.optimizer)
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:

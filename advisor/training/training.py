@@ -40,7 +40,7 @@ LinearHead = Callable[[torch.nn.Module, Any], tuple[torch.Tensor, torch.Tensor, 
 class Training(Hooks):
     """A model ready to be trained, one batch at a time.
 
-    Twelve methods are for users: a step, and its parts for a custom loop. Four more are for methods.
+    Twelve methods are for users: a step, and its parts for a custom loop. Five more are for methods and adapters.
 
     Args:
         model: The model; moved to ``device`` in place. If the whole model is in evaluation mode it is set to training.
@@ -211,10 +211,14 @@ class Training(Hooks):
                 "pass; give batches of at most micro_batch samples"
             )
         micro_batches = self.micro_batch_weights.begin(micro_batches)
+        self.check_class_weights()
+        return micro_batches
+
+    def check_class_weights(self) -> None:
+        """Have the next forward pass check the weights of classes that micro-batches are weighed by, once."""
         if self._unchecked_weights:
             check_weights(self._unchecked_weights, self.forward_contexts, self.before_gradients_are_used)
             self._unchecked_weights = ()
-        return micro_batches
 
     def forward(self, batch: Any) -> torch.Tensor:
         """Move a micro-batch to the device and compute its loss, scaled to its share if it comes from :meth:`split`.
@@ -227,7 +231,7 @@ class Training(Hooks):
         if self.phase_listener is not None:
             self.phase_listener(Phase.FORWARD)
         moved = batches.move(batch, self.device)
-        with entered(self.forward_contexts):
+        with self.own_call, entered(self.forward_contexts):
             loss = require_trainable(self.distribution.loss(self.model, self.compute_loss, moved))
         for callback in self.after_forward:
             callback(loss)
@@ -326,7 +330,7 @@ class Training(Hooks):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
 
-        With several processes, each must be given the complete state that rank 0 got.
+        Or its optimizer alone, or all but that. With several processes, each must be given what rank 0 got.
         """
         self._state().load(state)
         self._replaced.share_groups(self.optimizer)  # Loading gives an optimizer new ones.

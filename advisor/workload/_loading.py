@@ -25,7 +25,7 @@ from advisor.workload.quick_imports import quick_imports
 from advisor.workload.traceback_text import user_traceback
 from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource
 
-__all__ = ["load_workload"]
+__all__ = ["imported_module", "load_workload"]
 
 _T = TypeVar("_T")
 
@@ -47,7 +47,7 @@ def load_workload(source: WorkloadSource) -> Workload:
             sys.path.insert(0, folder)
     if source.kind is WorkloadKind.FUNCTIONS:
         found = {role: _find(role, reference) for role, reference in source.functions.items()}
-        home = _home(source.functions["build_model"])
+        home = imported_module(source.functions["build_model"].rpartition(":")[0])
     else:
         home = _load_file(Path(source.location), source.import_paths)
         found = {role: getattr(home, role) for role in FUNCTIONS if getattr(home, role, None) is not None}
@@ -134,17 +134,21 @@ def _run_import(run: Callable[[], _T], place: str) -> _T:
         raise WorkloadError(message, user_traceback(error)) from error
 
 
-def _home(reference: str) -> ModuleType:
-    """The module that a reference ``"module:qualname"`` or ``"/path/file.py:qualname"`` points into."""
-    place, _, _ = reference.rpartition(":")
+def imported_module(place: str) -> ModuleType:
+    """Import a module by its name, or a program by its path: a program runs under another name than ``__main__``.
+
+    Raises:
+        WorkloadError: The import raised.
+    """
     if place.endswith(".py"):
         return _load_private(Path(place))
     return _run_import(lambda: importlib.import_module(place), place)
 
 
 def _find(role: str, reference: str) -> Any:
-    found: Any = _home(reference)
-    for part in reference.rpartition(":")[2].split("."):
+    place, _, qualname = reference.rpartition(":")
+    found: Any = imported_module(place)
+    for part in qualname.split("."):
         if not hasattr(found, part):
             raise WorkloadError(
                 f"{role} must be found as {reference}, but importing it again did not define {part!r}. "

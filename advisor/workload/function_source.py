@@ -14,7 +14,7 @@ from advisor.workload.fingerprint import digest_of
 from advisor.workload.reachable_code import local_code
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
-__all__ = ["source_from_functions"]
+__all__ = ["added_paths", "source_from_functions"]
 
 _FIX = "Define it with def at the top level of a .py file and pass that function."
 
@@ -123,7 +123,11 @@ def _code(file: Path, root: Path, names: dict[str, str]) -> tuple[str, tuple[str
 
 def _import_paths(roots: dict[Path, Path]) -> tuple[str, ...]:
     """Folders that the worker must search: those of the functions, then what this program added to its own path."""
-    own = [root for file, root in roots.items() if not _is_installed(file)]
-    added = [Path(entry or ".").resolve() for entry in sys.path]
-    kept = [folder for folder in added if folder.is_dir() and not _is_installed(folder)]
-    return tuple(dict.fromkeys(str(folder) for folder in [*own, *kept]))
+    own = [str(root) for file, root in roots.items() if not _is_installed(file)]
+    return tuple(dict.fromkeys([*own, *added_paths()]))
+
+
+def added_paths() -> tuple[str, ...]:
+    """Folders that this program has added to its search path: neither Python's nor those of installed libraries."""
+    entries = [Path(entry or ".").resolve() for entry in sys.path]
+    return tuple(dict.fromkeys(str(entry) for entry in entries if entry.is_dir() and not _is_installed(entry)))

@@ -21,6 +21,7 @@ LONGEST_FILE = 350
 LONGEST_FUNCTION = 60
 
 LOADS_TORCH = (
+    "advisor/integrations/",
     "advisor/training/",
     "advisor/measure/batches/",
     "advisor/measure/memory/",

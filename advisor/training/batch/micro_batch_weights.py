@@ -51,6 +51,28 @@ class MicroBatchWeights:
         self._current, self._unknown = self.of(micro_batches), 0
         return [micro_batch for micro_batch, _ in self._current]
 
+    def begin_in_order(self, micro_batches: list[Any]) -> list[Any]:
+        """Weigh the micro-batches of the next step for a loop that goes through all of them in their order.
+
+        Returns:
+            For each of them, what is to be computed in its place if it has no target: another one that does not count;
+            otherwise ``None``.
+        """
+        weights = {id(micro_batch): weight for micro_batch, weight in self.of(micro_batches)}
+        useful = next(micro_batch for micro_batch in micro_batches if id(micro_batch) in weights)
+        instead = [None if id(micro_batch) in weights else _another(useful) for micro_batch in micro_batches]
+        self._current = [
+            (micro_batch, weights[id(micro_batch)]) if other is None else (other, 0.0)
+            for micro_batch, other in zip(micro_batches, instead, strict=True)
+        ]
+        self._unknown = 0
+        return instead
+
+    def replace(self, place: int, *, by: Any) -> None:
+        """Let a micro-batch that was weighed be computed in another form, such as on another device."""
+        if self._current:
+            self._current[place] = (by, self._current[place][1])
+
     def end(self) -> None:
         """Forget the micro-batches: the next batch stands alone."""
         self._current = []

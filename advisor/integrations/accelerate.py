@@ -1,0 +1,159 @@
+"""Train with a policy in a loop that uses accelerate."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advisor.errors import PolicyError, WorkloadError
+from advisor.integrations import support
+from advisor.integrations.accelerator import let_it_make_passes, own_settings
+from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
+from advisor.integrations.shared import policy_for, require_plain, require_version
+from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.policy.apply import HasPolicy, apply_policy
+from advisor.policy.policy import Policy
+from advisor.training.batch.tree import sample_count
+from advisor.training.training import Training
+
+__all__ = ["Prepared", "prepare"]
+
+
+def prepare(
+    model: torch.nn.Module,
+    policy: Policy | HasPolicy | str | os.PathLike[str],
+    *,
+    accelerator: Any,
+    untested: bool = False,
+    **options: Any,
+) -> Prepared:
+    """Apply a policy to a model that is trained in a loop with an accelerator.
+
+    ::
+
+        prepared = prepare(model, "policy.yaml", accelerator=accelerator, build_optimizer=build_optimizer)
+        optimizer = prepared.optimizer
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+        loader, scheduler = accelerator.prepare(loader, scheduler)
+        for micro_batch in prepared.micro_batches(loader):
+            loss = prepared.forward(micro_batch)  # in place of model(**micro_batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+
+    ``accelerator.clip_grad_norm_``, ``save_state`` and ``load_state`` work as ever, ``sync_gradients`` says which
+    micro-batch is the last one of a step. Model and optimizer need not be given to ``accelerator.prepare``.
+
+    Args:
+        model: A plain model; it is changed in place.
+        policy: A policy, an answer of ``advisor.tune``, or the path of a policy file.
+        accelerator: The accelerator, without mixed precision or plugins of its own.
+        untested: Accept a version of accelerate that this was not tested with.
+        options: Further options of :func:`advisor.apply_policy`: ``build_optimizer``, ``compute_loss`` and so on.
+
+    Raises:
+        PolicyError: The policy is damaged or for another number of devices, the version is not known, or the
+            accelerator would do itself what the policy decides.
+        MethodRefusedError: A method cannot be used in such a loop, or with this model.
+    """
+    require_version(support.ACCELERATE, untested=untested)
+    found = policy_for(support.ACCELERATE, policy, processes=accelerator.num_processes)
+    require_plain(support.ACCELERATE, own_settings(accelerator), "Accelerator")
+    training = apply_policy(found, model, device=accelerator.device, **options)
+    accelerator.gradient_accumulation_steps = found.policy.accumulation_steps
+    return Prepared(training, found.policy, accelerator)
+
+
+class Prepared:
+    """A model and its optimizer in a loop with an accelerator.
+
+    Attributes:
+        training: The training; ``training.notes`` has what methods have to say.
+        model: The model, to evaluate and save.
+        optimizer: The optimizer, to step and schedule.
+    """
+
+    def __init__(self, training: Training, policy: Policy, accelerator: Any) -> None:
+        self.training = training
+        self.model = training.model
+        self._policy = policy
+        self._accelerator = accelerator
+        self._loop = TrainerLoop(training, policy.accumulation_steps, stepping=lambda: accelerator.sync_gradients)
+        self.optimizer = self._loop.optimizer
+        let_it_make_passes(accelerator, self._loop)
+        accelerator.prepare_model(self.model)
+        accelerator.prepare_optimizer(self.optimizer)
+        for registered in (
+            accelerator.register_save_state_pre_hook(self._save),
+            accelerator.register_load_state_pre_hook(self._load),
+        ):
+            training.on_close(registered.remove)
+
+    def micro_batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The micro-batches of a loader, each weighed by its share of the targets of its step.
+
+        Args:
+            loader: Gives batches of at most the policy's ``micro_batch`` samples.
+
+        Raises:
+            PolicyError: It gives larger ones.
+            WorkloadError: A process's share of a step has no target.
+        """
+        source = iter(loader)
+        while step := list(itertools.islice(source, self._policy.accumulation_steps)):
+            self._loop.begin([self._checked(micro_batch) for micro_batch in step])
+            for place, micro_batch in enumerate(step, start=1):
+                last = place == len(step)
+                self._accelerator.gradient_state._set_sync_gradients(last)
+                with contextlib.nullcontext() if last else self.training.accumulating():
+                    yield micro_batch
+
+    def forward(self, micro_batch: Any) -> torch.Tensor:
+        """The loss of a micro-batch, scaled to its share of the step, for ``accelerator.backward``.
+
+        In a loop with ``accelerator.accumulate(model)`` in place of :meth:`micro_batches`, each micro-batch of a step
+        counts the same, however many targets it has.
+        """
+        return self._loop.forward(self._checked(micro_batch))
+
+    def _checked(self, micro_batch: Any) -> Any:
+        """The micro-batch, if it is small enough."""
+        count = 0
+        with contextlib.suppress(WorkloadError):  # It need not be known where its samples are: it is not cut.
+            count = sample_count(micro_batch, self.training.sample_dims)
+        if count > self._policy.micro_batch:
+            raise PolicyError(
+                f"The loader must give batches of at most micro_batch: {self._policy.micro_batch} samples, but one has "
+                f"{count}; make it with batch_size={self._policy.micro_batch}."
+            )
+        return micro_batch
+
+    def _save(self, models: list[Any], weights: list[Any], folder: str) -> None:
+        """Have the accelerator save the model under its plain names; write what methods add beside it."""
+        state = self.training.state_dict()
+        for place, model in enumerate(models):
+            if model is self.model:
+                weights[place] = state["model"]
+        if self._accelerator.is_main_process:
+            write_parts(state, Path(folder))
+
+    def _load(self, models: list[Any], folder: str) -> None:
+        """Load plain weights, and what methods added; the accelerator loads the rest."""
+        if not any(model is self.model for model in models):
+            return
+        place = next(place for place, model in enumerate(models) if model is self.model)
+        weights = read_weights(Path(folder), "model" if place == 0 else f"model_{place}")
+        if weights is None:
+            raise PolicyError(
+                f"A state must be saved with safe_serialization=True to be loaded again, but {folder} has no "
+                "model.safetensors; save it so"
+            )
+        load_model(self.training, weights, read_parts(Path(folder)))
+        del models[place]

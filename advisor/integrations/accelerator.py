@@ -1,0 +1,51 @@
+"""Have an accelerator of accelerate, also the one of a transformers Trainer, make the passes of a training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType, DynamoBackend
+
+from advisor.errors import MethodRefusedError
+from advisor.integrations.shared import OwnSetting
+from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.training.replaced_attribute import replace_attribute
+
+__all__ = ["let_it_make_passes", "own_settings"]
+
+_SIMPLE = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+
+
+def own_settings(accelerator: Any) -> Iterable[OwnSetting]:
+    """What an accelerator would do itself, by its arguments or by `accelerate launch`."""
+    kind = accelerator.distributed_type
+    yield OwnSetting("mixed_precision", str(accelerator.mixed_precision), "no")
+    yield OwnSetting("distributed_type", "NO" if kind in _SIMPLE else kind.value, "NO")
+    backend = accelerator.state.dynamo_plugin.backend
+    yield OwnSetting("dynamo_backend", backend.value, DynamoBackend.NO.value)
+
+
+def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
+    """Route backward passes, clipping and the model's ``no_sync`` to a training, until it closes."""
+    training = loop.training
+    usual_sync = accelerator.no_sync
+
+    def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor | None:
+        if float(norm_type) != 2.0:
+            raise MethodRefusedError(f"gradients are clipped by their 2-norm, but norm_type={norm_type}; leave it out")
+        return loop.clip_grad_norm(float(max_norm))
+
+    def clip_grad_value_(parameters: Any, clip_value: float) -> None:
+        raise MethodRefusedError("gradients are clipped by their norm; call clip_grad_norm_, not clip_grad_value_")
+
+    def no_sync(model: Any) -> contextlib.AbstractContextManager[None]:
+        return training.accumulating() if model is training.model else usual_sync(model)
+
+    replace_attribute(training, accelerator, "backward", loop.backward)
+    replace_attribute(training, accelerator, "clip_grad_norm_", clip_grad_norm_)
+    replace_attribute(training, accelerator, "clip_grad_value_", clip_grad_value_)
+    replace_attribute(training, accelerator, "no_sync", no_sync)
+    training.model._is_accelerate_prepared = True  # type: ignore[assignment]  # It is not to be wrapped.

@@ -1,0 +1,105 @@
+"""The methods of a ``transformers.Trainer`` that a training takes the place of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
+from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.training.replaced_attribute import replace_attribute
+
+__all__ = ["AttachedTrainer"]
+
+_REPLACED = (
+    "compute_loss",
+    "get_batch_samples",
+    "prediction_step",
+    "_save",
+    "_save_optimizer_and_scheduler",
+    "_load_from_checkpoint",
+    "_load_best_model",
+)
+
+
+class AttachedTrainer:
+    """Methods of one trainer with the signatures that it calls them with; others stay, also those of its subclass.
+
+    Args:
+        trainer: The trainer.
+        loop: The passes of its training.
+    """
+
+    def __init__(self, trainer: Any, loop: TrainerLoop) -> None:
+        self._trainer = trainer
+        self._loop = loop
+        self._training = loop.training
+        self._usual: dict[str, Callable[..., Any]] = {name: getattr(trainer, name) for name in _REPLACED}
+
+    def install(self) -> None:
+        """Put these methods in place, until the training closes."""
+        for name in _REPLACED:
+            replace_attribute(self._training, self._trainer, name, getattr(self, name))
+        # A loss comes with its share of the step.
+        replace_attribute(self._training, self._trainer, "loss_is_scaled_for_ga", True)
+        self._trainer.optimizer = self._loop.optimizer
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        """Take the micro-batches of the next step, and weigh them."""
+        micro_batches, count = self._usual["get_batch_samples"](*args, **kwargs)
+        if micro_batches:
+            self._loop.begin(micro_batches)
+        return micro_batches, count
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """In training the loss by the training, with all that methods put around it; otherwise the trainer's."""
+        if return_outputs or not (torch.is_grad_enabled() and self._training.model.training):
+            return self._usual["compute_loss"](model, inputs, return_outputs=return_outputs, **kwargs)
+        return self._loop.forward(inputs)
+
+    def prediction_step(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model as it may be called outside of a step."""
+        usual = self._usual["prediction_step"]
+        if model is not self._training.model:
+            return usual(model, *args, **kwargs)
+        with torch.no_grad():
+            return self._training.distribution.call(model, lambda called: usual(called, *args, **kwargs))
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Save the model under its plain names. All processes take part."""
+        if state_dict is None:
+            state_dict = self._training.state_dict()["model"]
+        self._usual["_save"](output_dir, state_dict=state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save the state of a plain optimizer, and what methods add to it. All processes take part."""
+        state = self._training.state_dict()
+        self._loop.optimizer.hold(state["optimizer"])
+        try:
+            self._usual["_save_optimizer_and_scheduler"](output_dir)
+        finally:
+            self._loop.optimizer.hold(None)
+        if self._trainer.args.should_save:
+            write_parts(state, Path(output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load plain weights, and what methods added to them."""
+        if not self._load(resume_from_checkpoint):
+            self._usual["_load_from_checkpoint"](resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        """Load the best model as any other checkpoint."""
+        best = self._trainer.state.best_model_checkpoint
+        if best is None or not self._load(best):
+            self._usual["_load_best_model"]()
+
+    def _load(self, folder: str) -> bool:
+        """Whether a checkpoint has a whole model, which is then loaded."""
+        weights = read_weights(Path(folder))
+        if weights is None:
+            return False
+        load_model(self._training, weights, read_parts(Path(folder)))
+        return True

@@ -1,0 +1,196 @@
+"""Train with a policy in a ``transformers.Trainer``, or in a trainer made from it such as trl's ``SFTTrainer``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import transformers
+
+from advisor.errors import PolicyError
+from advisor.integrations import support
+from advisor.integrations.accelerator import let_it_make_passes, own_settings
+from advisor.integrations.attached_trainer import AttachedTrainer
+from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
+from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.policy.apply import HasPolicy, apply_policy
+from advisor.policy.policy import Policy
+from advisor.training.loss import is_causal_loss
+from advisor.training.training import Training
+
+__all__ = ["attach"]
+
+_ARGUMENTS = {
+    "bf16": False,
+    "fp16": False,
+    "tf32": None,
+    "bf16_full_eval": False,
+    "fp16_full_eval": False,
+    "activation_checkpointing": False,
+    "activation_offloading": False,
+    "torch_compile": False,
+    "use_liger_kernel": False,
+    "deepspeed": None,
+    "fsdp": False,
+    "parallelism_config": None,
+    "auto_find_batch_size": False,
+}
+"""Arguments of trainers -> the value that leaves to a policy what it decides."""
+
+_FUSED = "adamw_torch_fused"
+"""The default of transformers; whether AdamW is fused is decided by the policy."""
+_PLAIN = "adamw_torch"
+_OPTIMIZERS = (_PLAIN, _FUSED, "sgd", "adagrad", "rmsprop")
+
+
+def attach(
+    trainer: Any,
+    policy: Policy | HasPolicy | str | os.PathLike[str],
+    *,
+    max_grad_norm: float | None = None,
+    build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    untested: bool = False,
+    **options: Any,
+) -> Training:
+    """Have a trainer train by a policy: ``attach(trainer, "policy.yaml")``, then ``trainer.train()`` as ever.
+
+    The trainer's batch size and accumulation become those of the policy. Its model is changed in place; its optimizer
+    is the one that its arguments describe, as methods change it. Forward passes of training run with all that methods
+    put around them, and a micro-batch counts by its targets. What the trainer saves has the names of the plain model
+    (adapters are merged), so ``from_pretrained`` reads it, and it resumes from its own checkpoints. Evaluation runs
+    without autocast, as ``Training.evaluate`` does.
+
+    Args:
+        trainer: The trainer, before it trains.
+        policy: A policy, an answer of ``advisor.tune``, or the path of a policy file.
+        max_grad_norm: Clip the gradients to this norm, 0 for not at all; default: what the trainer's arguments say.
+        build_optimizer: ``(parameters) -> optimizer``; default: what the trainer's arguments say.
+        untested: Accept versions of transformers and trl that this was not tested with.
+        options: Further options of :func:`advisor.apply_policy`, such as ``linear_head`` and ``count_targets``.
+
+    Returns:
+        The training; ``training.notes`` has what methods have to say.
+
+    Raises:
+        PolicyError: The policy is damaged or for another number of devices, the version is not known, or the trainer
+            would do itself what the policy decides.
+        MethodRefusedError: A method cannot be used in this trainer, or with this model.
+    """
+    kind = _kind(trainer)
+    if "linear_head" in options:
+        kind = dataclasses.replace(kind, own_loss=False)  # The loss can be computed otherwise.
+    require_version(support.HF, untested=untested)
+    require_version(kind, untested=untested)
+    args = trainer.args
+    found = policy_for(kind, policy, processes=args.world_size)
+    require_plain(kind, _own_settings(trainer), type(args).__name__)
+    _require_plain_trainer(trainer)
+    own_loss = trainer.compute_loss if _computes_loss(trainer) else None
+    clipped = args.max_grad_norm if max_grad_norm is None else max_grad_norm
+    training = apply_policy(
+        found,
+        trainer.model,
+        device=args.device,
+        compute_loss=None if own_loss is None else _mean_loss(own_loss),
+        build_optimizer=build_optimizer or (lambda _: _own_optimizer(trainer)),
+        max_grad_norm=clipped or None,
+        **options,
+    )
+    training.max_grad_norm = None  # The trainer clips, through the training.
+    training.micro_batch_weights.causal |= is_causal_loss(trainer.model)
+    args.per_device_train_batch_size = found.policy.micro_batch
+    args.gradient_accumulation_steps = found.policy.accumulation_steps
+    args.max_grad_norm = clipped
+    trainer._train_batch_size = args.train_batch_size
+    loop = TrainerLoop(training, found.policy.accumulation_steps)
+    let_it_make_passes(trainer.accelerator, loop)
+    AttachedTrainer(trainer, loop).install()
+    return training
+
+
+def _kind(trainer: Any) -> support.Trainer:
+    """What is known of this trainer.
+
+    Raises:
+        PolicyError: It is none.
+    """
+    if not isinstance(trainer, transformers.Trainer):
+        raise PolicyError(f"attach takes a transformers.Trainer, but got {type(trainer).__name__}")
+    if any(base.__name__ == "SFTTrainer" for base in type(trainer).__mro__):
+        return support.SFT
+    name = support.HF.name if type(trainer) is transformers.Trainer else type(trainer).__name__
+    return dataclasses.replace(support.HF, name=name, own_loss=_computes_loss(trainer))
+
+
+def _computes_loss(trainer: Any) -> bool:
+    """Whether it does not simply take the loss that the model returns."""
+    return (
+        type(trainer).compute_loss is not transformers.Trainer.compute_loss
+        or trainer.compute_loss_func is not None
+        or trainer.label_smoother is not None
+    )
+
+
+def _mean_loss(compute_loss: Callable[..., Any]) -> Callable[[torch.nn.Module, Any], torch.Tensor]:
+    """A trainer's loss of one micro-batch alone: without the number of all targets it is a mean."""
+
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        computed: torch.Tensor = compute_loss(model, dict(batch))  # which some trainers change
+        return computed
+
+    return loss
+
+
+def _own_optimizer(trainer: Any) -> torch.optim.Optimizer:
+    """The optimizer that the trainer's arguments describe, over the model as methods left it."""
+    if trainer.args.optim == _FUSED:
+        trainer.args.optim = type(trainer.args.optim)(_PLAIN)
+    try:
+        made: torch.optim.Optimizer = trainer.create_optimizer()
+    finally:
+        trainer.optimizer = None
+    return made
+
+
+def _own_settings(trainer: Any) -> Iterable[OwnSetting]:
+    """What the arguments, or the accelerator that `accelerate launch` configured, would do themselves."""
+    settings = []
+    for name, plain in _ARGUMENTS.items():
+        value = getattr(trainer.args, name, plain)
+        settings.append(OwnSetting(name, value or plain, plain))
+    optimizer = str(getattr(trainer.args.optim, "value", trainer.args.optim))
+    settings.append(OwnSetting("optim", _PLAIN if optimizer in _OPTIMIZERS else optimizer, _PLAIN))
+    on = [setting for setting in settings if setting.value != setting.plain]
+    return on or own_settings(trainer.accelerator)
+
+
+def _require_plain_trainer(trainer: Any) -> None:
+    """Refuse what a trainer was given, or its model, that does not go with a policy.
+
+    Raises:
+        PolicyError: There is such a thing.
+    """
+    model = trainer.model
+    refusals = {
+        "have no optimizer of its own, but it was given one or has trained already; leave `optimizers` out, and pass "
+        "build_optimizer to attach, before the trainer trains": trainer.optimizer is not None
+        or trainer.lr_scheduler is not None,
+        "have its model from the beginning, but model_init builds another one for each run; pass model=model_init()": (
+            trainer.model_init is not None
+        ),
+        f"run in one process per GPU, but it sees {trainer.args.n_gpu} and would copy the model to all of them; set "
+        "CUDA_VISIBLE_DEVICES to one, or start it with torchrun": trainer.args.n_gpu > 1,
+        "have a model without checkpointing, but its own is on; call model.activation_checkpointing_disable()": bool(
+            getattr(model, "is_activation_checkpointing", False)
+        ),
+        "have a model in one piece, but from_pretrained has divided it among devices; leave device_map and "
+        "distributed_config out": trainer.is_model_parallel or trainer.is_distributed_loading_by_transformers,
+        "compute the mean loss of one micro-batch, but it divides by all targets of a step (loss_is_scaled_for_ga); "
+        "use training.step of the wrapper": getattr(trainer, "loss_is_scaled_for_ga", None) is True,
+    }
+    for reason, holds in refusals.items():
+        if holds:
+            raise PolicyError(f"A trainer with a policy must {reason}.")

@@ -1,0 +1,62 @@
+"""Every method of the catalogue, in every trainer: two steps train as the wrapper does, or the reason is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import UserError
+from advisor.integrations import support
+from advisor.methods.base import Method
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.compose import settings_of
+from tests.integrations.small import by_loop, by_trainer, by_wrapper, error, policy_of, trainer
+from tests.methods.quick_compiler import quick_compiler
+from tests.methods.tiny import uncompiled_optimizers
+
+LOOPS = {support.HF.name: by_trainer, support.ACCELERATE.name: by_loop}
+ALONE = [method for method in CATALOGUE if method.axis is None and not method.builds_on]
+
+NOT_HERE = {
+    "channels_last": "no convolution",
+    "expandable_segments": "CUDA",
+}
+"""Methods that cannot be used with this model on a CPU, in a wrapper neither, and words of the reason."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels_are_not_made() -> Iterator[None]:
+    with quick_compiler(), uncompiled_optimizers():
+        yield
+
+
+@pytest.mark.parametrize("method", ALONE, ids=lambda method: method.name)
+def test_two_steps_in_each_loop_equal_those_of_the_wrapper(method: Method, tmp_path: Path) -> None:
+    policy = policy_of(settings_of(method)[0], accumulation_steps=2 if method.accumulates else 1)
+    max_grad_norm = 1.0 if method.accumulates else 0.0  # What updates in the backward pass cannot clip either.
+    if reason := NOT_HERE.get(method.name):
+        for loop in LOOPS.values():
+            with pytest.raises(UserError, match=reason):
+                loop(policy, max_grad_norm, tmp_path)
+        return
+    expected = by_wrapper(policy, max_grad_norm)
+    for name, loop in LOOPS.items():
+        assert support.outcomes()[method.name, name] == ""
+        assert error(loop(policy, max_grad_norm, tmp_path), expected) < 1e-6, name
+
+
+def test_the_weights_of_micro_batches_are_those_of_the_trainer_itself(tmp_path: Path) -> None:
+    """Without a policy it divides by all targets of a step: a mean of means would train otherwise."""
+    own = trainer(
+        tmp_path,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        optim="adamw_torch",
+        max_grad_norm=1.0,
+    )
+    own.train()
+    plain = {name: tensor.detach().clone() for name, tensor in own.model.state_dict().items()}
+    assert error(plain, by_wrapper(policy_of(), 1.0)) < 1e-6
+    assert error(by_trainer(policy_of(), 1.0, tmp_path), plain) < 1e-6

@@ -1,0 +1,179 @@
+"""What does not go together is refused before anything is trained: the rule, the value and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+from advisor.errors import MethodRefusedError, PolicyError
+from advisor.hardware.mesh import Mesh, MeshAxis
+from advisor.integrations import accelerate, hf, shared, support
+from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.setting import use
+from advisor.policy.policy import Policy
+from tests.integrations.small import SAMPLES, adamw, batch, model, policy_of, trainer
+
+PLAIN = policy_of()
+
+
+@pytest.fixture(autouse=True)
+def accelerators_begin_anew() -> Iterator[None]:
+    """Those of one process share what the first was made with."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"bf16": True}, "bf16=True.*set bf16=False in TrainingArguments"),
+        ({"activation_checkpointing": True}, "set activation_checkpointing=False"),
+        ({"torch_compile": True}, "set torch_compile=False"),
+        ({"auto_find_batch_size": True}, "set auto_find_batch_size=False"),
+        ({"optim": "adafactor"}, "set optim='adamw_torch'"),
+        ({"optim": "adamw_bnb_8bit"}, "set optim='adamw_torch'"),
+        ({"bf16": True, "activation_checkpointing": True}, "set bf16=False, activation_checkpointing=False"),
+    ],
+    ids=str,
+)
+def test_a_trainer_leaves_to_the_policy_what_that_decides(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=words):
+        hf.attach(trainer(tmp_path, layers=1, **changed), PLAIN)
+
+
+def test_a_trainer_with_an_optimizer_of_its_own_is_told_how_to_pass_it(tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1)
+    own.optimizer = adamw(own.model.parameters())
+    with pytest.raises(PolicyError, match=r"pass build_optimizer to attach"):
+        hf.attach(own, PLAIN)
+
+
+def test_a_model_that_checkpoints_already_is_refused(tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1)
+    own.model.activation_checkpointing_enable()
+    with pytest.raises(PolicyError, match=r"activation_checkpointing_disable"):
+        hf.attach(own, PLAIN)
+
+
+def test_a_policy_is_attached_once(tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1)
+    hf.attach(own, PLAIN)
+    with pytest.raises(PolicyError, match=r"trained already"):
+        hf.attach(own, PLAIN)
+
+
+def test_what_is_no_trainer_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"transformers\.Trainer, but got Linear"):
+        hf.attach(torch.nn.Linear(1, 1), PLAIN)
+
+
+def test_a_damaged_policy_and_one_for_two_devices_are_refused(tmp_path: Path) -> None:
+    damaged = tmp_path / "policy.yaml"
+    damaged.write_text("schema: 1\npolicy: {micro_batch: no}\n")
+    two = Policy(methods=(use("ddp", bucket_views=True, static_graph=False),), micro_batch=2, gpu_count=2)
+    for loop in (in_trainer(tmp_path), in_loop):
+        with pytest.raises(PolicyError, match=r"policy\.yaml"):
+            loop(damaged)
+        with pytest.raises(PolicyError, match=r"for 2 devices .* runs in 1 process; .*torchrun --nproc-per-node 2"):
+            loop(two)
+
+
+def in_trainer(folder: Path) -> Callable[[Any], object]:
+    return lambda policy: hf.attach(trainer(folder, layers=1), policy)
+
+
+def in_loop(policy: Any) -> object:
+    return accelerate.prepare(model(1), policy, accelerator=Accelerator(cpu=True))
+
+
+def test_an_unknown_version_is_refused_until_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.importlib.metadata, "version", lambda library: "99.1.0")
+    for loop in (in_trainer(tmp_path), in_loop):
+        with pytest.raises(PolicyError, match=r"99\.1\.0 is installed.*untested=True"):
+            loop(PLAIN)
+    hf.attach(trainer(tmp_path, layers=1), PLAIN, untested=True).close()
+
+
+def test_an_accelerator_with_mixed_precision_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"mixed_precision='bf16'.*set mixed_precision='no' in Accelerator"):
+        accelerate.prepare(model(1), PLAIN, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
+
+
+def test_a_method_that_needs_the_whole_gradient_goes_with_neither_accumulation_nor_clipping(tmp_path: Path) -> None:
+    early = use("optimizer_in_backward")
+    with pytest.raises(MethodRefusedError, match=r"accumulation_steps: 2"):
+        hf.attach(trainer(tmp_path, layers=1), policy_of(early))
+    with pytest.raises(MethodRefusedError, match=r"max_grad_norm=1.0"):
+        hf.attach(trainer(tmp_path, layers=1), policy_of(early, accumulation_steps=1))
+    hf.attach(trainer(tmp_path, layers=1), policy_of(early, accumulation_steps=1), max_grad_norm=0.0).close()
+
+
+def test_methods_that_divide_the_model_are_refused_in_every_trainer(tmp_path: Path) -> None:
+    for kind in support.TRAINERS:
+        refused = {method.name for method in CATALOGUE if support.why_refused(method, kind)}
+        assert {method.name for method in CATALOGUE if method.axis not in (None, MeshAxis.DATA)} <= refused
+    divided = Policy(methods=(use("pipeline", **first("pipeline")),), micro_batch=2, gpu_count=2, mesh=Mesh(pipeline=2))
+    for loop in (in_trainer(tmp_path), in_loop):
+        with pytest.raises(MethodRefusedError, match=r"must be given the same samples.*training.step"):
+            loop(divided)
+
+
+def first(name: str) -> dict[str, Any]:
+    method = next(one for one in CATALOGUE if one.name == name)
+    return {parameter.name: parameter.choices[0] for parameter in method.parameters}
+
+
+class OwnLoss(transformers.Trainer):
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **rest: Any) -> Any:
+        outputs = model(**inputs)
+        return (2 * outputs.loss, outputs) if return_outputs else 2 * outputs.loss
+
+
+def test_a_loss_of_the_trainer_is_kept_and_one_that_would_replace_it_refused(tmp_path: Path) -> None:
+    with pytest.raises(MethodRefusedError, match=r"chunked.* cannot be used in OwnLoss: it replaces the loss"):
+        hf.attach(trainer(tmp_path, layers=1, kind=OwnLoss), policy_of(use("chunked_cross_entropy", chunks=8)))
+    losses = []
+    for kind in (transformers.Trainer, OwnLoss):
+        own = trainer(tmp_path, layers=1, kind=kind, max_steps=1)
+        hf.attach(own, policy_of(use("precision", dtype="bf16")))
+        losses.append(own.train().training_loss)
+    assert losses[1] == pytest.approx(2 * losses[0], rel=1e-6)
+
+
+def test_a_step_of_padding_alone_in_one_micro_batch_is_finite(tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1, max_steps=1)
+    for row in own.train_dataset[:2]:
+        row["labels"][:] = -100
+    training = hf.attach(own, policy_of())
+    assert 0 < own.train().training_loss < 10
+    assert all(torch.isfinite(parameter).all() for parameter in training.model.parameters())
+
+
+def test_a_loader_with_larger_batches_than_the_policy_is_refused() -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), PLAIN, accelerator=accelerator)
+    with pytest.raises(PolicyError, match=f"at most micro_batch: 2 samples, but one has {SAMPLES}"):
+        next(prepared.micro_batches([batch(0)]))
+
+
+def test_clipping_by_value_and_new_groups_are_refused() -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), PLAIN, accelerator=accelerator)
+    with pytest.raises(MethodRefusedError, match=r"clip_grad_norm_"):
+        accelerator.clip_grad_value_(prepared.model.parameters(), 1.0)
+    with pytest.raises(MethodRefusedError, match=r"unfreeze"):
+        prepared.optimizer.add_param_group({"params": []})
+
+
+def test_each_outcome_has_a_reason_or_works() -> None:
+    outcomes = support.outcomes()
+    assert len(outcomes) == len(CATALOGUE) * len(support.TRAINERS)
+    assert all(reason == "" or "; " in reason for reason in outcomes.values()), "a reason and a fix"

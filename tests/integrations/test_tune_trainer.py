@@ -1,0 +1,272 @@
+"""A Trainer is tuned as it stands: its model, data, optimizer and loss reach the trials."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from lightning.pytorch import Trainer
+
+import advisor
+from advisor.errors import OptionError, WorkloadError
+from advisor.policy.file import load_policy_file
+from advisor.trainers import tune_trainer as tuning
+from advisor.trainers.longest_samples import longest_samples, sample_size
+from advisor.workload._loading import load_workload
+from advisor.workload._user_functions import Workload
+from advisor.workload.source import resolve_source
+from tests.integrations.lightning_modules import Data, Language, Module, tokens
+from tests.integrations.trainers import LENGTHS, Doubling, Streamed, Texts, padded, trainer_of
+from tests.methods.tiny import gpt2
+
+QUIET: dict[str, Any] = {"logger": False, "enable_checkpointing": False}
+
+
+class Asked:
+    """What ``advisor.tune`` was asked for."""
+
+    def __init__(self) -> None:
+        self.model = Path()
+        self.options: dict[str, Any] = {}
+
+    def __call__(self, model: Path, **options: Any) -> None:
+        self.model, self.options = model, options
+
+    def workload(self) -> Workload:
+        return load_workload(resolve_source(self.model))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
+    monkeypatch.chdir(tmp_path)
+    asked = Asked()
+    monkeypatch.setattr(tuning, "tune", asked)
+    return asked
+
+
+def test_the_model_goes_over_with_its_weights_and_stays_as_it_was(asked: Asked, tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    advisor.tune_trainer(trainer)
+    workload = asked.workload()
+    first, second = workload.build_model(), workload.build_model()
+    for model in (first, second):
+        assert all(torch.equal(value, trainer.model.state_dict()[name]) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        next(first.parameters()).zero_()
+    assert next(second.parameters()).any(), "each has its own"
+    assert trainer.optimizer is None
+    assert (workload.batch_size, workload.max_grad_norm) == (4, 1.0)
+    assert asked.options["device"] == "cpu"
+    assert "global_batch" not in asked.options
+
+
+def test_each_batch_has_the_longest_sample_without_the_columns_that_no_model_takes(
+    asked: Asked, tmp_path: Path
+) -> None:
+    advisor.tune_trainer(trainer_of(tmp_path))
+    make_batch = asked.workload().make_batch
+    for samples in (1, 3, 20):
+        batch = make_batch(samples)
+        assert batch["input_ids"].shape == (samples, max(LENGTHS))
+        assert set(batch) == {"input_ids", "labels"}
+
+
+def test_the_optimizer_has_the_class_the_settings_and_the_groups_of_the_trainers(asked: Asked, tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, optim="adamw_torch", adam_beta2=0.95)
+    advisor.tune_trainer(trainer)
+    own = trainer.create_optimizer()
+    workload = asked.workload()
+    assert workload.build_optimizer is not None
+    model = workload.build_model()
+    made = workload.build_optimizer(list(model.parameters()))
+    assert type(made) is type(own)
+    assert made.defaults == own.defaults
+
+    def groups(optimizer: torch.optim.Optimizer) -> list[tuple[int, Any]]:
+        return [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
+
+    assert groups(made) == groups(own)
+    assert {decay for _, decay in groups(own)} == {0.0, 0.1}
+    alone = workload.build_optimizer([next(model.parameters())])
+    assert groups(alone) == [(1, 0.1)], "a method has left one parameter"
+
+
+def test_a_given_optimizer_is_read_as_it_was_before_its_schedule(asked: Asked, tmp_path: Path) -> None:
+    model = gpt2(2, 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
+    trainer = transformers.Trainer(
+        model=model,
+        args=trainer_of(tmp_path).args,
+        train_dataset=Texts(),
+        data_collator=padded,
+        optimizers=(optimizer, None),
+    )
+    advisor.tune_trainer(trainer)
+    workload = asked.workload()
+    assert workload.build_optimizer is not None
+    made = workload.build_optimizer(workload.build_model().parameters())
+    group = made.param_groups[0]
+    assert (type(made), group["lr"], group["momentum"]) == (torch.optim.SGD, 0.5, 0.9)
+
+
+@pytest.mark.parametrize(("kind", "options"), [(transformers.Trainer, {"label_smoothing_factor": 0.1}), (Doubling, {})])
+def test_the_loss_is_the_trainers_own(
+    kind: type[transformers.Trainer], options: dict[str, Any], asked: Asked, tmp_path: Path
+) -> None:
+    trainer = trainer_of(tmp_path, kind, **options)
+    advisor.tune_trainer(trainer)
+    workload = asked.workload()
+    assert workload.compute_loss is not None
+    model, batch = workload.build_model().eval(), workload.make_batch(4)
+    found = workload.compute_loss(model, batch).item()
+    assert found == pytest.approx(trainer.compute_loss(trainer.model.eval(), dict(batch)).item())
+    assert found != pytest.approx(model(**batch).loss.item())
+
+
+def test_a_usual_loss_is_the_models_own_which_can_be_chunked(asked: Asked, tmp_path: Path) -> None:
+    advisor.tune_trainer(trainer_of(tmp_path))
+    assert asked.workload().compute_loss is None
+
+
+def test_what_the_trainer_does_itself_is_the_baseline(asked: Asked, tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, bf16=True, gradient_accumulation_steps=2, activation_checkpointing=True)
+    advisor.tune_trainer(trainer)
+    own = load_policy_file(asked.options["baseline"]).policy
+    assert own.label == "checkpoint(every=1) + precision(dtype=bf16), batch 4 x 2"
+    module = Language()
+    advisor.tune_lightning(module, Data(tokens(4), 2), trainer=Trainer(accelerator="cpu", devices=1, **QUIET))
+    assert "baseline" not in asked.options
+    half = Trainer(accelerator="cpu", devices=1, precision="bf16-mixed", gradient_clip_val=0.5, **QUIET)
+    advisor.tune_lightning(module, Data(tokens(4), 2), trainer=half)
+    own = load_policy_file(asked.options["baseline"]).policy
+    assert own.label == "precision(dtype=bf16), batch 2"
+    assert asked.workload().max_grad_norm == 0.5
+
+
+def test_equal_trainers_are_one_study_and_another_structure_is_another(asked: Asked, tmp_path: Path) -> None:
+    found = []
+    for model in (gpt2(2, 0.0), gpt2(2, 0.0).apply(_moved), gpt2(3, 0.0)):
+        advisor.tune_trainer(trainer_of(tmp_path, model=model))
+        found.append(resolve_source(asked.model).fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
+def _moved(module: torch.nn.Module) -> None:
+    for parameter in module.parameters(recurse=False):
+        parameter.data += 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"train_dataset": None}, r"its train_dataset is None\. Give it to the constructor"),
+        ({"train_dataset": Streamed(), "max_steps": 1}, "it is Streamed, which is read from beginning to end"),
+        ({"train_dataset": Texts(())}, "at least one sample, but it is empty"),
+        ({"data_collator": lambda samples: padded(samples)}, r"must be picklable.*'collate' is not.*top level"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_before_anything_is_measured(
+    options: dict[str, Any], words: str, asked: Asked, tmp_path: Path
+) -> None:
+    trainer = trainer_of(tmp_path, **options)
+    with pytest.raises(WorkloadError, match=re.compile(words, re.DOTALL)):
+        advisor.tune_trainer(trainer)
+    assert asked.options == {}
+
+
+def test_a_model_without_weights_is_refused(asked: Asked, tmp_path: Path) -> None:
+    trainer, module = trainer_of(tmp_path), Language()
+    trainer.model = gpt2(2, 0.0).to("meta")
+    with pytest.raises(WorkloadError, match=r"is on the meta device\. Build the model on the CPU"):
+        advisor.tune_trainer(trainer)
+    with pytest.raises(WorkloadError, match="The model of Language must have its weights"):
+        advisor.tune_lightning(module.to("meta"), Data(tokens(4)))
+    assert asked.options == {}
+
+
+def test_what_is_no_trainer_is_refused_and_so_are_functions(asked: Asked, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"takes a transformers\.Trainer, but got Language"):
+        advisor.tune_trainer(Language())
+    with pytest.raises(OptionError, match=r"takes a lightning\.pytorch\.LightningModule, but got str"):
+        advisor.tune_lightning("model")
+    with pytest.raises(OptionError, match="takes make_batch from what it is given"):
+        advisor.tune_trainer(trainer_of(tmp_path), make_batch=print)
+    assert asked.options == {}
+
+
+def test_a_lightning_module_is_tuned_by_its_training_step(asked: Asked) -> None:
+    module = Language()
+    advisor.tune_lightning(module, Data(tokens(8), batch_size=2))
+    workload = asked.workload()
+    model, batch = workload.build_model(), workload.make_batch(3)
+    assert workload.batch_size == 2
+    assert workload.compute_loss is not None
+    assert workload.build_optimizer is not None
+    assert workload.compute_loss(model, batch).item() == pytest.approx(module.model(**batch).loss.item())
+    assert workload.build_optimizer(model.parameters()).param_groups[0]["lr"] == 1e-3
+
+
+class Asking(Language):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1 / self.trainer.max_steps)
+
+
+class ByHand(Language):
+    automatic_optimization = False
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "words"),
+    [
+        (Language, None, "must give its training data without a Trainer"),
+        (Asking, Data(tokens(4)), "must work without a Trainer"),
+        (ByHand, Data(tokens(4)), "automatic_optimization=False"),
+    ],
+)
+def test_a_module_that_cannot_be_tuned_is_refused(module: type[Module], data: Any, words: str, asked: Asked) -> None:
+    with pytest.raises(WorkloadError, match=words):
+        advisor.tune_lightning(module(), data)
+    assert asked.options == {}
+
+
+def test_the_longest_samples_are_found_among_all_or_among_many() -> None:
+    found = longest_samples(Texts(), 3)
+    assert [len(sample["input_ids"]) for sample in found.samples] == [16, 12, 9]
+    assert (found.looked_at, found.total) == (8, 8)
+    some = longest_samples(Texts(tuple(range(1, 1001))), 2, looked_at=100)
+    assert (some.looked_at, some.total, len(some.samples)) == (100, 1000, 2)
+    assert some.samples == longest_samples(Texts(tuple(range(1, 1001))), 2, looked_at=100).samples
+    assert longest_samples(Texts(), 3, seconds=0).looked_at == 1
+
+
+def test_a_sample_is_as_long_as_its_parts_together() -> None:
+    pair = {"image": torch.zeros(3, 4), "text": [1, 2, 3], "words": ["ab", "c"], "label": 1}
+    assert sample_size(pair) == 12 + 3 + 3 + 1
+    assert sample_size(([1.0], torch.zeros(2).numpy())) == 3
+
+
+@pytest.mark.slow
+def test_a_trainer_is_tuned_from_end_to_end_and_the_answer_trains(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    answer = advisor.tune_trainer(
+        trainer,
+        output=tmp_path / "out",
+        search_space="smoke",
+        trials=1,
+        time_limit=120,
+        global_batch=4,
+    )
+    assert answer.recommendation.confirmation is not None
+    assert answer.recommendation.confirmation.outcome.value == "ok"
+    assert answer.recommendation.baseline is not None
+    assert answer.recommendation.baseline.policy.micro_batch == 4
+    training = advisor.apply_policy(answer, trainer.model)
+    batch = trainer.get_train_dataloader().collate_fn([Texts()[place] for place in range(4)])
+    losses = [float(training.step(batch)) for _ in range(3)]
+    assert losses[-1] < losses[0]
+    training.close()
