@@ -1,4 +1,4 @@
 """A choice of methods and batch: the record, its file, its application, the emitted wrapper.
 
-Called by cli, decide, predict, report, search, session and trial.
+Called by most rooms.
 """

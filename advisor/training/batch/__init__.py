@@ -2,5 +2,5 @@
 
 Loads torch.
 
-Called by measure, methods, predict, training and trial.
+Called by integrations, measure, methods, predict, training and trial.
 """
