@@ -37,6 +37,8 @@ def prepare(
 
     ::
 
+        from advisor.integrations.accelerate import prepare
+
         prepared = prepare(model, "policy.yaml", accelerator=accelerator, build_optimizer=build_optimizer)
         optimizer = prepared.optimizer
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
