@@ -27,6 +27,9 @@ __all__ = ["TracedRehearsal"]
 
 _NUMBER = -1
 
+_MOST_VALUES = 3
+"""In the tuples that blocks return."""
+
 
 class _Look(NamedTuple):
     """What a pass has shown.
@@ -134,10 +137,10 @@ class TracedRehearsal:
         self.handed = [*hidden, Handed(dtype=look.loss.dtype, requires_grad=True)]
 
     def _look(self, function: Callable[[], Any]) -> _Look:
-        """A pass; whether blocks return tuples is tried, because the model reads what it gets for those left out."""
+        """A pass; whether blocks return tuples, and of how many values, is tried, because the model reads what it gets for those left out."""
         error: Exception | None = None
-        for in_tuple in (False, True):
-            self._stages.passage.in_tuple = in_tuple
+        for values in range(_MOST_VALUES + 1):
+            self._stages.passage.values = values
             try:
                 look = self._pass(function)
             except NothingPredictedError:
@@ -145,7 +148,7 @@ class TracedRehearsal:
             except Exception as raised:  # what the model makes of a tuple, or of none
                 error = error or raised
                 continue
-            if self._stages.passage.in_tuple is in_tuple:
+            if self._stages.passage.values == values:
                 return look
         raise error or NothingPredictedError("blocks return tuples and tensors in turn")
 
