@@ -38,6 +38,8 @@ class Hooks:
         settling_steps: Optimizer steps until memory and time are stable.
         settled: Method -> what it settled on in those steps, in its own format. An entry that exists when the method is
             applied comes from an earlier training of the same policy; the method reuses it and needs no such steps.
+        memory_limit_bytes: The most memory that this process may take on its device, if known: what divides a model
+            keeps its parts below.
         works_in_chunks: Whether a method allocates chunks of a fixed size, which small batches do not fill: the memory
             of two small batches then says little about a large one.
         state_parts: Name -> what a method adds to the state.
@@ -67,6 +69,7 @@ class Hooks:
         self.cuts: list[Cut] = []
         self.settling_steps = 0
         self.settled: dict[str, str] = {}
+        self.memory_limit_bytes: int | None = None
         self.works_in_chunks = False
         self.state_parts: dict[str, StatePart] = {}
         self.change_optimizer: list[Callable[[torch.optim.Optimizer], None]] = []

@@ -19,6 +19,8 @@ from advisor.training.training import Training
 from tests.distributed.models import movement_error, padded_text, sgd, two_groups
 from tests.methods.tiny import adamw, gpt2
 from tests.pipeline_parallel.on_stages import tried
+from tests.pipeline_parallel.staged_models import HIDDEN, ByHand, batch_of, loss_of
+from tests.tensor_parallel.models import HEADS, Block, Dropout, Model, tokens
 
 STEPS = 3
 LAYERS = 8
@@ -105,6 +107,7 @@ def on_two() -> dict[str, Any]:
     found["partners"] = with_partners("1f1b")
     found["resumed"] = resumed()
     found["bounds"] = settled_bounds()
+    found["below a limit"] = tried(cut_below_a_limit)
     found["bf16"] = tried(
         lambda: against_one_process(
             (piped(), use("precision", dtype="bf16")), (use("precision", dtype="bf16"),), mesh=mesh
@@ -222,6 +225,36 @@ def settled_bounds() -> dict[str, Any]:
     }
 
 
+class Wordy(ByHand):
+    """Its embedding holds as much as six blocks, and takes no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6 * sum(one.numel() for one in self.blocks[0].parameters()) // HIDDEN, HIDDEN)
+
+
+def cut_below_a_limit() -> list[int]:
+    """How many blocks each stage gets where two beside the embedding fit, but not three."""
+    torch.manual_seed(0)
+    model = Wordy()
+    block, whole, *last = (
+        sum(one.numel() for one in part.parameters()) for part in (model.blocks[0], model, model.norm, model.head)
+    )
+    outside = whole - len(model.blocks) * block - sum(last)
+    training = Training(
+        model,
+        build_optimizer=sgd,
+        micro_batch=2,
+        compute_loss=loss_of("by hand"),
+        world=current_world(Mesh(pipeline=2)),
+    )
+    training.memory_limit_bytes = int(12 * (outside + 2.5 * block) / 0.9)  # values, gradient and momentum
+    apply_settings(training, (piped(),))
+    training.step(batch_of("by hand"))
+    bounds = list(map(int, training.settled["pipeline"].split(",")))
+    return [stop - start for start, stop in itertools.pairwise(bounds)]
+
+
 DATA = {
     "ddp": use("ddp", bucket_views=True, static_graph=False),
     "zero_1": use("zero_1"),
@@ -249,6 +282,67 @@ def with_tensor() -> dict[str, Any]:
     return found
 
 
+def sliced(**parameters: bool) -> MethodSetting:
+    return use("tensor_parallel", **{"sequence": True, "vocabulary": False, **parameters})
+
+
+def with_vocabulary() -> dict[str, Any]:
+    """Rows of embedding and output layer are shared by the ranks of a stage, and tied between the stages."""
+    mesh = Mesh(tensor=2, pipeline=2)
+    return {
+        f"sequence={sequence}": tried(
+            lambda sequence=sequence: against_one_process(
+                (sliced(sequence=sequence, vocabulary=True), piped()), mesh=mesh
+            )
+        )
+        for sequence in (False, True)
+    }
+
+
+def dropped(sequence: bool) -> dict[str, list[torch.Tensor]]:
+    """What each dropout drops in the micro-batches of a step, tensor x pipeline."""
+    torch.manual_seed(0)
+    model = Model(lambda: Block(HIDDEN, HEADS, 0.3, 0.3), layers=4, dropout=0.3)
+    names = {module: name for name, module in model.named_modules() if isinstance(module, Dropout)}
+    batch = tokens(8, 32)
+    training = Training(
+        model,
+        build_optimizer=sgd,
+        micro_batch=2,
+        compute_loss=lambda model, batch: model(batch),
+        world=current_world(Mesh(tensor=2, pipeline=2)),
+        example_batch=batch[:2],
+    )
+    apply_settings(training, (sliced(sequence=sequence), piped()))
+    training.step(batch)
+    drawn: dict[str, list[torch.Tensor]] = {}
+    for module in training.model.modules():
+        if module in names:
+            known = drawn.setdefault(names[module], [])
+            module.register_forward_hook(lambda module, args, output, known=known: known.append(output.detach() == 0))
+    training.step(batch)
+    training.close()
+    return drawn
+
+
 def on_four() -> dict[str, Any]:
     warnings.simplefilter("ignore")
-    return {"data": with_data(), "tensor": with_tensor()}
+    return {
+        "data": with_data(),
+        "tensor": with_tensor(),
+        "vocabulary": with_vocabulary(),
+        "dropped": {
+            f"sequence={sequence}": tried(lambda sequence=sequence: dropped(sequence)) for sequence in (False, True)
+        },
+    }
+
+
+def on_eight() -> dict[str, Any]:
+    """Data, layers and blocks divided at once."""
+    warnings.simplefilter("ignore")
+    mesh = Mesh(tensor=2, pipeline=2)
+    return {
+        name: tried(lambda data=data: against_one_process((data, sliced(), piped()), mesh=mesh, steps=2))
+        for name, data in DATA.items()
+        if name in ("ddp", "zero_3")
+    }

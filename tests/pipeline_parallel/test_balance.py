@@ -8,7 +8,7 @@ import random
 import pytest
 
 from advisor.errors import MethodRefusedError
-from advisor.methods.pipeline.balance import Cost, balanced, even
+from advisor.methods.pipeline.balance import Cost, Costs, balanced, best_cut, even
 from advisor.methods.pipeline.schedule_rules import SCHEDULES, in_flight, stages_of_rank, stages_per_rank, why_not
 
 
@@ -53,6 +53,22 @@ def test_no_other_cut_that_fits_has_a_faster_slowest_stage_or_is_as_fast_and_mor
 def test_a_head_that_is_slow_gets_fewer_blocks_beside_it_and_the_rest_stays_even() -> None:
     cuts = balanced([Cost(1.0)] * 12, 3, before=Cost(0.1), after=Cost(3.0))
     assert [stop - start for start, stop in itertools.pairwise(cuts)] == [5, 5, 2]
+
+
+def test_the_fastest_cut_that_does_not_fit_gives_way_to_one_that_does() -> None:
+    """The first blocks are quick but large, as with long sequences of few features."""
+    blocks = (*[Cost(1.0, bytes=30.0, activation_bytes=20.0)] * 4, *[Cost(2.0, bytes=10.0)] * 4)
+    costs = Costs(Cost(0.1), blocks, Cost(0.1))
+    in_flight = [2, 1]
+    by_seconds = best_cut(costs, 2, limit=None, in_flight=in_flight)
+    assert by_seconds == (0, 5, 8), "290 bytes in the first stage"
+    assert best_cut(costs, 2, limit=250.0, in_flight=in_flight) == (0, 3, 8), "210 and 90 bytes"
+
+
+def test_where_no_cut_fits_the_fullest_stage_is_made_as_small_as_it_can_be() -> None:
+    costs = Costs(Cost(0.1), (Cost(1.0, bytes=60.0), *[Cost(1.0, bytes=20.0)] * 3), Cost(0.1))
+    assert best_cut(costs, 2, limit=None, in_flight=[1, 1]) == (0, 2, 4)
+    assert best_cut(costs, 2, limit=50.0, in_flight=[1, 1]) == (0, 1, 4)
 
 
 def test_without_measurements_every_stage_has_as_many_blocks_up_to_one() -> None:

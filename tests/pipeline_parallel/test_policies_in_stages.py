@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from tests.distributed.ranks import Launcher
 from tests.pipeline_parallel import on_policies
 from tests.pipeline_parallel.on_policies import DATA
 from tests.pipeline_parallel.on_stages import SCHEDULES
+from tests.tensor_parallel.masks import independent
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +22,11 @@ def two(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> list[di
 @pytest.fixture(scope="session")
 def four(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return launcher.run(on_policies.on_four, 4, tmp_path_factory.mktemp("meshes"))
+
+
+@pytest.fixture(scope="session")
+def eight(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return launcher.run(on_policies.on_eight, 8, tmp_path_factory.mktemp("three axes"))
 
 
 def is_one_process_training(found: Any, tolerance: float = 5e-6) -> None:
@@ -73,6 +80,14 @@ def test_a_policy_says_where_to_cut_once_blocks_were_measured(two: list[dict[str
         assert "must be the first block of every stage and the number of blocks, 8" in found[0][case]
 
 
+def test_stages_are_cut_by_measured_bytes_where_the_memory_limit_calls_for_it(two: list[dict[str, Any]]) -> None:
+    found = two[0]["below a limit"]
+    assert not isinstance(found, str), found
+    assert found == two[1]["below a limit"]
+    assert found[0] <= 2
+    assert sum(found) == 8
+
+
 @pytest.mark.parametrize("data", DATA)
 def test_data_and_blocks_are_divided_at_once(four: list[dict[str, Any]], data: str) -> None:
     is_one_process_training(four[0]["data"][f"{data}, 1f1b"])
@@ -87,3 +102,35 @@ def test_data_is_divided_beside_the_zero_bubble_schedule_without_hooks(four: lis
 @pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
 def test_layers_and_blocks_are_divided_at_once(four: list[dict[str, Any]], schedule: str, sequence: bool) -> None:
     is_one_process_training(four[0]["tensor"][f"sequence={sequence}, {schedule}"])
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_vocabulary_is_shared_beside_stages_that_tie_its_weights(four: list[dict[str, Any]], sequence: bool) -> None:
+    is_one_process_training(four[0]["vocabulary"][f"sequence={sequence}"])
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_masks_agree_where_values_do_and_are_independent_between_ranks_stages_and_micro_batches(
+    four: list[dict[str, Any]], sequence: bool
+) -> None:
+    ranks = [rank["dropped"][f"sequence={sequence}"] for rank in four]
+    assert not any(isinstance(rank, str) for rank in ranks), ranks[0]
+    for stage in (0, 1):
+        first, second = ranks[2 * stage : 2 * stage + 2]
+        assert {name[:8] for name in first if name != "dropout"} == {f"blocks.{2 * stage + block}" for block in (0, 1)}
+        for name in first:
+            for mask, other in zip(first[name], second[name], strict=True):
+                if name == "dropout" or ("after" in name and not sequence):
+                    assert torch.equal(mask, other), name
+                elif "core" not in name:
+                    independent(mask, other)
+    for name in ("inner", "after"):
+        passes = ranks[0][f"blocks.0.{name}"]
+        assert len(passes) == 4
+        independent(passes[0], passes[1])
+        independent(passes[0], ranks[2][f"blocks.2.{name}"][0])
+
+
+@pytest.mark.parametrize("data", ["ddp", "zero_3"])
+def test_data_layers_and_blocks_are_divided_at_once(eight: list[dict[str, Any]], data: str) -> None:
+    is_one_process_training(eight[0][data])

@@ -12,6 +12,7 @@ from advisor.methods.tensor_parallel._collectives import in_threads
 from benchmarks.block_activations.forms import DEGREES, FORMS, SAMPLES, TOKENS, WIDTH, Form
 from tests.distributed.ranks import Launcher
 from tests.tensor_parallel import on_ranks
+from tests.tensor_parallel.masks import independent
 from tests.tensor_parallel.models import VOCABULARY
 from tests.tensor_parallel.on_ranks import KINDS, KINDS_ON_FOUR
 
@@ -128,16 +129,6 @@ def test_a_recomputed_mask_is_the_same_one(two: list[dict[str, Any]], sequence: 
 def _past(mask: torch.Tensor) -> torch.Tensor:
     """Where attention looks: elsewhere everything is zero."""
     return torch.ones_like(mask).tril()
-
-
-def independent(mask: torch.Tensor, other: torch.Tensor, share: float = 0.3) -> None:
-    """Both drop their share, and they agree as often as two that know nothing of each other; within five deviations."""
-    count = mask.numel()
-    assert count > 1000
-    agree = share**2 + (1 - share) ** 2
-    for found, expected in ((mask, share), (other, share), (mask == other, agree)):
-        deviation = (expected * (1 - expected) / count) ** 0.5
-        assert abs(float(found.double().mean()) - expected) < 5 * deviation
 
 
 def test_fused_steps_with_clipping_and_a_stop_in_between_are_those_of_one_process(two: list[dict[str, Any]]) -> None:

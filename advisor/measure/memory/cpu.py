@@ -25,6 +25,7 @@ from advisor.measure.memory.storages import HostData, living_tensors, tensors_in
 from advisor.measure.memory.timeline import MemoryTimeline, note_span, timeline_of
 from advisor.text.units import format_bytes
 from advisor.training.chunking import telling_of_chunks
+from advisor.training.live_bytes import counting_with
 from advisor.training.training import Phase
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class CpuMemory:
         self._host_data.add(batch, self._device)  # counted as the copy that an accelerator would hold
         storages.add_constant(view_bytes(tensors_in(batch)))
         storages.add(living_tensors())
-        with storages:
+        with counting_with(lambda: storages.live_bytes), storages:
             yield storages
         if storages.exceeded is not None:
             raise storages.exceeded

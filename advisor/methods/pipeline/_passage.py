@@ -19,7 +19,10 @@ from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.training.block_call import NO_CHAIN, BlockCall, as_returned
 from advisor.training.processes.cut import LeftPass
 
-__all__ = ["Passage", "Run"]
+__all__ = ["Mark", "Passage", "Run"]
+
+Mark = tuple[float, int]
+"""Seconds on a clock, and bytes that live."""
 
 
 class Run:
@@ -30,14 +33,14 @@ class Run:
         is_last: Whether it is the last stage.
         incoming: Hidden states from the stage before; ``None`` in the first stage.
         watched: Whether to note what is used elsewhere than it may be.
-        clock: Seconds, once the device has done what it was given; for a timed pass.
+        gauge: Seconds, once the device has done what it was given, and bytes that live then; for a measured pass.
 
     Attributes:
         left: Whether the pass was left after its last block.
         next: Number of the block to be called next.
         stands_in: In the place of what blocks before the stage return, if watched: leaves of the graph.
         last_hidden: What the last block of the stage returned, in the last stage.
-        marks: Seconds on a clock: at the beginning, before and after each own block, and at the end; if it is timed.
+        marks: What the gauge showed at the beginning, before and after each own block, and at the end.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Run:
         is_last: bool,
         incoming: torch.Tensor | None = None,
         watched: bool = False,
-        clock: Callable[[], float] | None = None,
+        gauge: Callable[[], Mark] | None = None,
     ) -> None:
         self.blocks = blocks
         self.is_last = is_last
@@ -57,13 +60,13 @@ class Run:
         self.next = 0
         self.stands_in: list[torch.Tensor] = []
         self.last_hidden: torch.Tensor | None = None
-        self.marks: list[float] = []
-        self._clock = clock
+        self.marks: list[Mark] = []
+        self._gauge = gauge
 
     def mark(self) -> None:
-        """Note the time, in a timed pass."""
-        if self._clock is not None:
-            self.marks.append(self._clock())
+        """Note time and memory, in a measured pass."""
+        if self._gauge is not None:
+            self.marks.append(self._gauge())
 
     @property
     def entered(self) -> bool:

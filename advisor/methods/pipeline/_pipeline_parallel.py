@@ -14,6 +14,7 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
 from advisor.methods.pipeline._copies import Copies
+from advisor.methods.pipeline._measured_cut import measured_cut
 from advisor.methods.pipeline._micro_batch_kinds import kind_of_all
 from advisor.methods.pipeline._output import told_output
 from advisor.methods.pipeline._outside import empty_parameters
@@ -26,7 +27,7 @@ from advisor.methods.pipeline._stage_rehearsal import Rehearsal
 from advisor.methods.pipeline._stage_state import PlainNames, StageState
 from advisor.methods.pipeline._stages import StageModule, Stages, torch_stage, unraised_cause
 from advisor.methods.pipeline._traced_rehearsal import TracedRehearsal
-from advisor.methods.pipeline.balance import balanced, even, require_bounds
+from advisor.methods.pipeline.balance import Costs, even, require_bounds
 from advisor.methods.pipeline.schedule_rules import stages_of_rank, stages_per_rank
 
 __all__ = ["PipelineParallel"]
@@ -57,7 +58,6 @@ class PipelineParallel:
     Attributes:
         bounds: The first block of every stage, then the number of blocks.
         own: Numbers of the stages of this rank.
-        balanced_bounds: The bounds that the times of the first step's blocks call for, once they were measured.
         state: Gathers and picks states; exists once the pipeline is set up.
 
     Raises:
@@ -99,14 +99,14 @@ class PipelineParallel:
         self._stages = Stages(model, self.bounds, self.own, passage, self._draws)
         self._relay = Relay(self._stages, self._ranks)
         self._linked = False
-        self.balanced_bounds: tuple[int, ...] | None = None
+        self._costs: Costs | None = None
         self._copies: Copies | None = None
         self._emptied: set[str] = set()
         self._late: set[str] = set()
         self._handed: dict[Any, list[Handed]] = {}
         self._schedule: tuple[Any, Schedule] | None = None
         self._computed: Callable[[int, torch.Tensor | None, int], torch.Tensor] = _outside_of_steps
-        self._passes = 0
+        self._passes = self._micro_batches = 0
         self._complete = True
 
     def step(
@@ -166,6 +166,7 @@ class PipelineParallel:
         finally:
             self._computed = _outside_of_steps
         self._passes += len(micro_batches)
+        self._micro_batches = len(micro_batches)
         self._complete = False
         total = torch.zeros((), dtype=self._handed[kind][-1].dtype, device=self._device)
         if losses:
@@ -213,6 +214,18 @@ class PipelineParallel:
         """Make the copies of parameters that several stages have the same again, once an optimizer has stepped."""
         if self._copies is not None:
             self._copies.agree(self._names.of(self.model))
+
+    def measured_bounds(self, held_bytes: Callable[[nn.Parameter], int], limit: int | None) -> tuple[int, ...] | None:
+        """Where the model is best cut, after a step whose blocks were measured; ``None`` after any other.
+
+        Args:
+            held_bytes: What is held of a parameter: values, gradient, optimizer state.
+            limit: The most bytes that a rank may take, if known.
+        """
+        costs, self._costs = self._costs, None
+        if costs is None:
+            return None
+        return measured_cut(self.model, costs, self._ranks, self._schedule_name, self._micro_batches, held_bytes, limit)
 
     def copies(self, parameter: nn.Parameter) -> int:
         """How many ranks of the pipeline have this parameter, with the same gradient."""
@@ -277,9 +290,7 @@ class PipelineParallel:
         if self._schedule_name == "zero_bubble":
             rehearsal.require_split()
         self._draws.are_made = rehearsal.drew
-        if (costs := rehearsal.costs()) is not None:
-            before, blocks, after = costs
-            self.balanced_bounds = balanced(blocks, self._stages.count, before=before, after=after)
+        self._costs = rehearsal.costs()
         parameters = self._names.of(self.model)
         users = rehearsal.users(parameters)
         trained = [name for name in self._names.parameters if any(name in names for names in users)]

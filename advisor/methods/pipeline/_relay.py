@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from advisor.errors import MethodRefusedError, StageLostError, UserError
-from advisor.methods.pipeline._passage import Run
+from advisor.methods.pipeline._passage import Mark, Run
 from advisor.methods.pipeline._stage_ranks import PipelineRanks
 from advisor.methods.pipeline._stages import Stages
 
@@ -28,7 +28,7 @@ class Handed:
         requires_grad: Whether they depend on something that is trained.
         values: Among how many values blocks return them in a tuple; 0 if alone.
         drew: Whether the pass drew random numbers.
-        marks: When the pass began, each block began and ended, and the pass ended, if it was timed.
+        marks: As the pass began, each block began and ended, and the pass ended, if it was measured.
         error: The class and the text of an error that the stage raised.
         is_users: Whether that is an error that the user can fix.
     """
@@ -39,7 +39,7 @@ class Handed:
     requires_grad: bool = False
     values: int = 0
     drew: bool = False
-    marks: tuple[float, ...] = ()
+    marks: tuple[Mark, ...] = ()
     error: str = ""
     is_users: bool = False
 
@@ -69,7 +69,7 @@ class Relay:
         *,
         number: int,
         watched: bool = False,
-        clock: Callable[[], float] | None = None,
+        gauge: Callable[[], Mark] | None = None,
         seen: Callable[[int, Run, Any], None] | None = None,
     ) -> tuple[list[Handed], Any]:
         """Run a function that calls the model once.
@@ -78,7 +78,7 @@ class Relay:
             function: The function.
             number: Number of the pass, which the random numbers depend on.
             watched: Whether to note what is used elsewhere than it may be.
-            clock: Times the pass.
+            gauge: Measures the pass.
             seen: Called with every own stage, its pass and what it returned.
 
         Returns:
@@ -95,7 +95,7 @@ class Relay:
             failure: BaseException | None = None
             own = Handed()
             if stage in stages.own:
-                run = stages.new_run(stage, incoming, watched=watched, clock=clock)
+                run = stages.new_run(stage, incoming, watched=watched, gauge=gauge)
                 try:
                     value, own = self._of_stage(run, stage, number, function)
                     if seen is not None:

@@ -13,11 +13,12 @@ from torch import nn
 from advisor.errors import MethodRefusedError, StageLostError, WorkloadError
 from advisor.methods.pipeline._leaves import frozen_shown, leaves_of_graph, nodes_before
 from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, stand_ins
-from advisor.methods.pipeline._passage import Run
+from advisor.methods.pipeline._passage import Mark, Run
 from advisor.methods.pipeline._places import StageLink, parameters_of_blocks
 from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
 from advisor.methods.pipeline._stages import Stages
-from advisor.methods.pipeline.balance import Cost
+from advisor.methods.pipeline.balance import Cost, Costs
+from advisor.training.live_bytes import live_bytes
 from advisor.training.processes.distribution import plain_names
 
 __all__ = ["Rehearsal", "output_of_stage", "used_in_stage"]
@@ -106,7 +107,7 @@ class Rehearsal:
         self.not_needed = stand_ins(self._stages.model, self.used, calls, has_last=has_last, device=self._device)
         with undisturbed(list(self._stages.model.buffers()), self._device):
             try:
-                self.handed, _ = self._relay.run(function, number=_NUMBER, seen=compare, clock=self._clock)
+                self.handed, _ = self._relay.run(function, number=_NUMBER, seen=compare, gauge=self._gauge)
             except (MethodRefusedError, StageLostError, RuntimeError, TypeError, ValueError):
                 same = False  # a stand-in of some rank
         if not same:
@@ -132,25 +133,25 @@ class Rehearsal:
         found: set[str] = self._relay.ranks.told(own, by=self._relay.ranks.owners[-1])
         return found
 
-    def _clock(self) -> float:
+    def _gauge(self) -> Mark:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return time.perf_counter(), live_bytes(self._device)
 
-    def costs(self) -> tuple[Cost, list[Cost], Cost] | None:
-        """Seconds of what is before the blocks, of each block, and of what is after them; ``None`` if not timed.
+    def costs(self) -> Costs | None:
+        """Seconds, and bytes of what is kept for a backward pass; ``None`` if not measured.
 
-        Those of a forward pass; a backward pass takes about twice as long everywhere.
+        Seconds are those of a forward pass; a backward pass takes about twice as long everywhere.
         """
         if any(not each.marks for each in self.handed):
             return None
         first, last = self.handed[0].marks, self.handed[-1].marks
         blocks = [
-            Cost(ended - began)
+            _between(began, ended)
             for each in self.handed
             for began, ended in zip(each.marks[1:-1:2], each.marks[2:-1:2], strict=True)
         ]
-        return Cost(first[1] - first[0]), blocks, Cost(last[-1] - last[-2])
+        return Costs(_between(first[0], first[1]), tuple(blocks), _between(last[-2], last[-1]))
 
     def require_split(self) -> None:
         """Require that backward passes can be split in two, as the zero-bubble schedule does; every rank calls it.
@@ -178,6 +179,10 @@ class Rehearsal:
         for stand_in in self.not_needed:
             stand_in.undo()
         self.not_needed = []
+
+
+def _between(began: Mark, ended: Mark) -> Cost:
+    return Cost(ended[0] - began[0], activation_bytes=float(max(0, ended[1] - began[1])))
 
 
 def _can_split(hidden: torch.Tensor, blocks: set[int], trained: set[int]) -> bool:

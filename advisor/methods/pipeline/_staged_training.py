@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
 from advisor.phase import Phase
@@ -96,14 +98,18 @@ class StagedTraining(Cut):
             micro_batches, compute, finish=finish, may_empty=_leaves_others_alone(training.optimizer)
         )
         training.distribution.after_backward()
-        if self._pipeline.balanced_bounds is not None:
-            self._settle(self._pipeline.balanced_bounds)
-            self._pipeline.balanced_bounds = None
         return loss
 
     def after_step(self) -> None:
-        """Make the copies of tied weights the same again."""
+        """Make the copies of tied weights the same again; after the first step, settle on where to cut the model."""
         self._pipeline.after_step()
+        training = self._training()
+        assert training is not None, "a training calls it"
+        bounds = self._pipeline.measured_bounds(
+            functools.partial(_held_bytes, training.optimizer), training.memory_limit_bytes
+        )
+        if bounds is not None:
+            self._settle(bounds)
 
     def copies(self, parameter: torch.nn.Parameter) -> int:
         """How many stages compute with a parameter."""
@@ -132,6 +138,16 @@ class StagedTraining(Cut):
     def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
         """What this rank's optimizer has of it."""
         return self._pipeline.state.own_optimizer_state(state, optimizer)
+
+
+def _held_bytes(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> int:
+    """Bytes of a parameter's own part, its gradient and its optimizer state."""
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    state = torch.utils._pytree.tree_leaves(dict(optimizer.state.get(parameter, {})))
+    kept = sum(
+        (one.to_local() if isinstance(one, DTensor) else one).nbytes for one in state if isinstance(one, torch.Tensor)
+    )
+    return (1 + parameter.requires_grad) * local.nbytes + kept
 
 
 def _leaves_others_alone(optimizer: torch.optim.Optimizer) -> bool:

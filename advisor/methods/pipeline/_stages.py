@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.pipelining import PipelineStage
 
 from advisor.methods.pipeline._common_draws import CommonDraws
-from advisor.methods.pipeline._passage import Passage, Run
+from advisor.methods.pipeline._passage import Mark, Passage, Run
 from advisor.training.processes.cut import LeftPass
 
 __all__ = ["StageModule", "Stages", "torch_stage", "unraised_cause"]
@@ -53,11 +53,11 @@ class Stages:
         incoming: torch.Tensor | None,
         *,
         watched: bool = False,
-        clock: Callable[[], float] | None = None,
+        gauge: Callable[[], Mark] | None = None,
     ) -> Run:
         """A pass of a stage, to be run."""
         is_last = stage == self.count - 1
-        return Run(self.blocks_of(stage), is_last=is_last, incoming=incoming, watched=watched, clock=clock)
+        return Run(self.blocks_of(stage), is_last=is_last, incoming=incoming, watched=watched, gauge=gauge)
 
     def run(self, run: Run, stage: int, number: int, function: Callable[[], Any]) -> tuple[bool, Any]:
         """Run a function that calls the model.

@@ -10,7 +10,7 @@ import msgspec
 
 from advisor.errors import MethodRefusedError
 
-__all__ = ["Cost", "balanced", "even", "require_bounds"]
+__all__ = ["Cost", "Costs", "balanced", "best_cut", "even", "require_bounds"]
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -25,6 +25,28 @@ class Cost(msgspec.Struct, frozen=True):
     seconds: float
     bytes: float = 0.0
     activation_bytes: float = 0.0
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """Those of a model.
+
+    Attributes:
+        before: Of what comes before the blocks (the embedding).
+        blocks: Of each block.
+        after: Of what comes after them (the head and the loss).
+    """
+
+    before: Cost
+    blocks: tuple[Cost, ...]
+    after: Cost
+
+    def holding(self, before: float, blocks: Sequence[float], after: float) -> Costs:
+        """The same with the bytes that are held between steps."""
+        return Costs(
+            msgspec.structs.replace(self.before, bytes=before),
+            tuple(msgspec.structs.replace(one, bytes=own) for one, own in zip(self.blocks, blocks, strict=True)),
+            msgspec.structs.replace(self.after, bytes=after),
+        )
 
 
 _NOTHING = Cost(0.0)
@@ -122,6 +144,27 @@ def balanced(
         lambda one, other: one + other,
     )
     return cuts
+
+
+def best_cut(costs: Costs, stages: int, *, limit: float | None, in_flight: Sequence[int]) -> tuple[int, ...]:
+    """The fastest cut that fits, or where none does the one whose fullest stage takes least.
+
+    Args:
+        costs: What each part of the model costs.
+        stages: Number of stages.
+        limit: Most bytes of a stage, if known.
+        in_flight: Micro-batches whose activations each stage keeps at once.
+    """
+    try:
+        return balanced(costs.blocks, stages, before=costs.before, after=costs.after, limit=limit, in_flight=in_flight)
+    except MethodRefusedError:
+        pass
+
+    def by_bytes(cost: Cost) -> Cost:
+        return Cost(cost.bytes + max(in_flight) * cost.activation_bytes)
+
+    blocks = [by_bytes(block) for block in costs.blocks]
+    return balanced(blocks, stages, before=by_bytes(costs.before), after=by_bytes(costs.after))
 
 
 def _best(

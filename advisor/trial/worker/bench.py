@@ -117,7 +117,7 @@ class Bench(Generic[_S]):
 
     def apply(self, policy: Policy, model: torch.nn.Module) -> Training:
         """Apply a policy to the user's model, with everything that the workload defines."""
-        return apply_policy(
+        training = apply_policy(
             policy,
             model,
             device=self.device,
@@ -126,6 +126,9 @@ class Bench(Generic[_S]):
             **self.options(),
             **self._examples(policy),
         )
+        limit = getattr(self.spec, "limit_of_timed_bytes", None)
+        training.memory_limit_bytes = self.spec.memory_limit_bytes if limit is None else limit
+        return training
 
     def wrapped_training(self, wrapper: Path, text: str = "") -> contextlib.AbstractContextManager[Training]:
         """Build the model and pass it to an emitted wrapper, as the user will."""
