@@ -165,6 +165,8 @@ def check(
     device: str | None = None,
     memory_limit: str | int | None = None,
     global_batch: int | None = None,
+    tokens: int | None = None,
+    image_size: int | None = None,
     max_latency: str | float | None = None,
     max_cost: float | None = None,
     deadline: str | float | None = None,
@@ -193,8 +195,10 @@ def check(
         strict: Let warnings, such as another driver, make the policy stale.
         remeasure: If nothing differs, run wrapper and plain training again, in turn.
         device: The device to train on (default: one of the kind that the policy was measured on).
-        memory_limit: What would be asked for now, with the seven that follow; those not given are as in the policy.
+        memory_limit: What would be asked for now, with the nine that follow; those not given are as in the policy.
         global_batch: Likewise.
+        tokens: Likewise.
+        image_size: Likewise.
         max_latency: Likewise, for a policy of the goal ``cheapest``.
         max_cost: Likewise.
         deadline: Likewise.
@@ -214,7 +218,7 @@ def check(
 
     refuse_while_importing("advisor.check")
     stated = any(given[name] is not None for name in ("model", *FUNCTIONS))
-    records: dict[str, dict[str, Any]] = {"": {}, "preference": {}}
+    records: dict[str, dict[str, Any]] = {"": {}, "preference": {}, "stated": {}}
     for option in options_of(*CHECK):
         value = given.get(option.keyword)
         if option.in_library and value is not None:
@@ -224,6 +228,7 @@ def check(
         policy_file=path_of(policy, "A policy file", OptionError),
         source=_source(model, given) if stated else None,
         preference=Preference(**records["preference"]),
+        stated=Stated(**records["stated"]),
         **records[""],
     )
     return run_check(request, tell or (lambda doing: None))

@@ -31,8 +31,8 @@ from advisor.text.printable import shown
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.workload.difference import Difference, Weight
-from advisor.workload.source import resolve_source
-from advisor.workload.workload import WorkloadSource
+from advisor.workload.source import resolve_source, stating
+from advisor.workload.workload import Stated, WorkloadSource
 
 __all__ = ["CheckRequest", "run_check"]
 
@@ -47,7 +47,7 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: The model; ``None`` for the one that the policy names.
-        global_batch: What would be asked for now, as the next ones; ``None`` for what was asked for then.
+        global_batch: What would be asked for now, as the next ones, ``stated`` field by field; ``None`` for what was asked for then.
         remeasure: Whether to measure the wrapper and plain training again.
         strict: Whether warnings make the policy stale.
     """
@@ -57,6 +57,7 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     memory_limit_bytes: int | None = None
     global_batch: int | None = None
+    stated: Stated = Stated()
     price: Price | None = None
     usd_per_kilowatt_hour: float | None = None
     preference: Preference = Preference()
@@ -74,7 +75,7 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
     check_working_folder()
     file = load_policy_file(request.policy_file)
     known = file.fingerprints
-    source = request.source or _named_source(request.policy_file, known)
+    source = _with_what_was_stated(request.source or _named_source(request.policy_file, known), request, known)
     _check_picks(request, file)
     on_cpu = known is not None and known.hardware.get("kind") == DeviceKind.CPU.value
     hardware = detect_hardware(request.device or ("cpu" if on_cpu else None))
@@ -132,6 +133,14 @@ def _named_source(path: Path, known: Fingerprints | None) -> WorkloadSource:
     return resolve_source(found)
 
 
+def _with_what_was_stated(source: WorkloadSource, request: CheckRequest, known: Fingerprints | None) -> WorkloadSource:
+    """The model with the sizes that it was measured at, or with those that are asked for now."""
+    was = {} if known is None else known.asked
+    now = msgspec.structs.asdict(request.stated)
+    fields = {name: was.get(name) if value is None else value for name, value in now.items()}
+    return stating(source, msgspec.convert(fields, Stated))
+
+
 def _differences(
     request: CheckRequest, file: PolicyFile, known: Fingerprints, source: WorkloadSource, hardware: Hardware
 ) -> list[Difference]:
@@ -156,6 +165,7 @@ def _asked_now(request: CheckRequest) -> Asked:
     stated: Asked = {
         "global_batch": request.global_batch,
         "memory_limit_bytes": request.memory_limit_bytes,
+        **msgspec.structs.asdict(request.stated),
         **picks_of(request.price, request.usd_per_kilowatt_hour, request.preference),
     }
     return {name: value for name, value in stated.items() if value is not None}
@@ -208,7 +218,14 @@ def _remeasured(
     )
 
 
-_AGAIN = (("gpus", "--gpus"), ("global_batch", "--global-batch"), ("memory_limit_bytes", "--memory-limit"))
+_AGAIN = (
+    ("gpus", "--gpus"),
+    ("global_batch", "--global-batch"),
+    ("memory_limit_bytes", "--memory-limit"),
+    ("batch_size", "--batch"),
+    ("tokens", "--tokens"),
+    ("image_size", "--image-size"),
+)
 
 
 def _command(source: WorkloadSource, file: PolicyFile) -> tuple[str, ...]:

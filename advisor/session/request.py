@@ -139,6 +139,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             "machines": self.nodes.count,
             "min_samples_per_second": floor.samples_per_second,
             "min_share_of_baseline": floor.share_of_baseline,
+            **msgspec.structs.asdict(self.source.stated),
             "baseline": None if self.baseline is None else self.baseline.policy.label,
         }
         return {name: value for name, value in stated.items() if value is not None}

@@ -49,8 +49,8 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         functions: FUNCTIONS: contract name -> ``"module:qualname"`` or ``"/path/file.py:qualname"``.
         import_paths: Folders to put on ``sys.path`` before loading.
         name: Short name for people and folders, e.g. ``"gpt2"``.
-        fingerprint: Hash of the code that it runs, from its file and the local modules that this imports, and of what is
-            stated.
+        fingerprint: Hash of the code that it runs, from its file and the local modules that this imports, and of
+            what is stated.
         files: Absolute paths of these files.
         stated: What the user says beside it.
     """

@@ -137,7 +137,7 @@ class TracedRehearsal:
         self.handed = [*hidden, Handed(dtype=look.loss.dtype, requires_grad=True)]
 
     def _look(self, function: Callable[[], Any]) -> _Look:
-        """A pass; whether blocks return tuples, and of how many values, is tried, because the model reads what it gets for those left out."""
+        """A pass; how many values blocks return is tried, because the model reads what it gets for those left out."""
         error: Exception | None = None
         for values in range(_MOST_VALUES + 1):
             self._stages.passage.values = values
