@@ -193,7 +193,9 @@ def complain(message: str) -> None:
 def _lines(section: Section) -> list[str]:
     lines = [section.title]
     for row in section.rows:
-        flags = "  " + " ".join(f"{option.flag} {option.value}".rstrip() for option in row)
+        flags = "  " + " ".join(f"{option.flag} {option.value}".rstrip() for option in row.options)
         first = f"{flags}  " if len(flags) >= _LEFT_COLUMN - 1 else flags.ljust(_LEFT_COLUMN)
-        lines += textwrap.wrap(row[0].meaning, _WIDTH, initial_indent=first, subsequent_indent=" " * _LEFT_COLUMN)
+        lines += textwrap.wrap(
+            row.meaning or row.options[0].meaning, _WIDTH, initial_indent=first, subsequent_indent=" " * _LEFT_COLUMN
+        )
     return lines

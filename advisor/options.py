@@ -60,23 +60,39 @@ class Option(NamedTuple):
         return f"{name}_" if iskeyword(name) else name
 
 
+class Row(NamedTuple):
+    """Options on one line of the help.
+
+    Attributes:
+        options: The options.
+        meaning: What they mean together; empty for the meaning of the first.
+    """
+
+    options: tuple[Option, ...]
+    meaning: str = ""
+
+
 class Section(NamedTuple):
     """Options that the help shows together.
 
     Attributes:
         title: The line above them.
-        rows: The options on each line; the meaning shown is that of the first.
+        rows: Its lines.
         goal: The only goal that takes them, if they belong to one.
     """
 
     title: str
-    rows: tuple[tuple[Option, ...], ...]
+    rows: tuple[Row, ...]
     goal: str = ""
 
 
 def options_of(*sections: Section) -> tuple[Option, ...]:
     """The options of some sections, in the order of the help."""
-    return tuple(option for section in sections for row in section.rows for option in row)
+    return tuple(option for section in sections for row in section.rows for option in row.options)
+
+
+def _each(*options: Option) -> tuple[Row, ...]:
+    return tuple(Row((option,)) for option in options)
 
 
 GOAL = Option(
@@ -91,7 +107,7 @@ _MEMORY_LIMIT = Option(
 _BATCH = Option(
     "--batch",
     "N",
-    "samples per forward pass today (default: BATCH_SIZE of the file)",
+    "samples per forward pass today (default: BATCH_SIZE)",
     "count",
     field="stated.batch_size",
 )
@@ -108,75 +124,43 @@ _FLOOR = Option(
     "--min-throughput", "X", "samples/s (20), or relative to plain training (0.5x)", "throughput", field="floor"
 )
 _CHEAPEST = (
-    Option(
-        "--max-latency",
-        "TIME",
-        "pick the lowest cost within this time per iteration",
-        "duration",
-        field="preference.max_latency_seconds",
+    *_each(
+        Option(
+            "--max-latency",
+            "TIME",
+            "pick the lowest cost within this time per iteration",
+            "duration",
+            field="preference.max_latency_seconds",
+        ),
+        Option(
+            "--max-cost",
+            "USD",
+            "pick the fastest within this cost per iteration or run",
+            "number",
+            field="preference.max_cost_usd",
+        ),
+        Option(
+            "--deadline",
+            "TIME",
+            "pick the lowest cost that ends the run within this time",
+            "duration",
+            field="preference.deadline_seconds",
+        ),
+        Option("--iterations", "N", "iterations of the whole run", "count", most=10**12, field="preference.iterations"),
     ),
-    Option(
-        "--max-cost",
-        "USD",
-        "pick the fastest within this cost per iteration or run",
-        "number",
-        field="preference.max_cost_usd",
+    Row(
+        (
+            Option("--price", "USD", "per hour of one GPU (default: its list price)", "price"),
+            Option(
+                "--kwh-price",
+                "USD",
+                "per kilowatt-hour, to count energy as well",
+                "number",
+                field="usd_per_kilowatt_hour",
+            ),
+        ),
+        "per GPU and hour (default: list price); of energy",
     ),
-    Option(
-        "--deadline",
-        "TIME",
-        "pick the lowest cost that ends the run within this time",
-        "duration",
-        field="preference.deadline_seconds",
-    ),
-    Option("--iterations", "N", "iterations of the whole run", "count", most=10**12, field="preference.iterations"),
-    Option("--price", "USD", "per hour of one GPU (default: its list price)", "price"),
-    Option("--kwh-price", "USD", "per kilowatt-hour, to count energy as well", "number", field="usd_per_kilowatt_hour"),
-)
-_SHARED = (
-    Option(
-        "--gpus",
-        "1,2,4",
-        "how many devices may train together (default: 1; for cheapest, and on N machines, 1,2,4,... up to all)",
-        "devices",
-        field="gpu_counts",
-    ),
-    _DEVICE,
-    _MEMORY_LIMIT,
-    _BATCH,
-    _TOKENS,
-    _IMAGE_SIZE,
-    Option("--baseline", "FILE", "a policy.yaml: what you train with today (default: plain training)", "policy"),
-    Option(
-        "--from",
-        "FILE",
-        "or your axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed configuration",
-        "path",
-        field="baseline",
-    ),
-    _GLOBAL_BATCH,
-    Option(
-        "--fidelity",
-        "CLASS",
-        "exact, rounding, precision, lossy (default) or model: how far training may differ from plain training",
-        choices=("exact", "rounding", "precision", "lossy", "model"),
-    ),
-    Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
-    Option("--methods", "A,B", "only these, and each must apply", "names"),
-    Option(
-        "--sampler",
-        "NAME",
-        "model, tpe or random: how the next trial is chosen",
-        default="model",
-        choices=("model", "tpe", "random"),
-    ),
-    Option("--storage", "URL", "a database or a journal file that workers share"),
-    Option("--trials", "N", "stop after N policies (default: 40)", "count", default=40),
-    Option("--time-limit", "TIME", "stop after this time (default: 3m30s)", "duration", field="time_limit_seconds"),
-    Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path"),
-    Option("--timings", "", "show where the time of the run went", "switch", in_library=False),
-    _SUMMARY,
-    _JSON,
 )
 _NODES = (
     Option("--nnodes", "N", "train on N machines", "count", field="nodes.count"),
@@ -185,15 +169,72 @@ _NODES = (
 )
 
 
-def _each(*options: Option) -> tuple[tuple[Option, ...], ...]:
-    return tuple((option,) for option in options)
+_SHARED = (
+    *_each(
+        Option(
+            "--gpus",
+            "1,2,4",
+            "how many may train together (cheapest: all; else 1)",
+            "devices",
+            field="gpu_counts",
+        ),
+    ),
+    Row(_NODES),
+    *_each(
+        _DEVICE,
+        _MEMORY_LIMIT,
+        _BATCH,
+    ),
+    Row((_TOKENS, _IMAGE_SIZE), "of a Hugging Face model's samples"),
+    *_each(
+        Option("--baseline", "FILE", "a policy.yaml: what you train with today", "policy"),
+        Option("--from", "FILE", "the same as your trainer's configuration", "path", field="baseline"),
+        _GLOBAL_BATCH,
+        Option(
+            "--fidelity",
+            "CLASS",
+            "exact, rounding, precision, lossy (default) or model",
+            choices=("exact", "rounding", "precision", "lossy", "model"),
+        ),
+        Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
+        Option("--methods", "A,B", "only these, and each must apply", "names"),
+    ),
+    Row(
+        (
+            Option(
+                "--sampler",
+                "NAME",
+                "model, tpe or random: how the next trial is chosen",
+                default="model",
+                choices=("model", "tpe", "random"),
+            ),
+            Option("--storage", "URL", "a database or a journal file that workers share"),
+        ),
+        "how trials are chosen; who shares them",
+    ),
+    Row(
+        (
+            Option("--trials", "N", "stop after N policies (default: 40)", "count", default=40),
+            Option(
+                "--time-limit", "TIME", "stop after this time (default: 3m30s)", "duration", field="time_limit_seconds"
+            ),
+        ),
+        "when to stop (default: 40 policies, 3m30s)",
+    ),
+    *_each(
+        Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path"),
+        Option("--timings", "", "show where the time of the run went", "switch", in_library=False),
+        _SUMMARY,
+        _JSON,
+    ),
+)
 
 
 TUNE = (
     Section("goal faster (the default): the most samples per second", ()),
     Section("goal bigger: the largest model that keeps a throughput", _each(_FLOOR), goal="bigger"),
-    Section("goal cheapest: cost against latency, and a pick (default: the knee)", _each(*_CHEAPEST), goal="cheapest"),
-    Section("options", (_SHARED[:1], _NODES, *_each(*_SHARED[1:]))),
+    Section("goal cheapest: cost against latency, and a pick (default: the knee)", _CHEAPEST, goal="cheapest"),
+    Section("options", _SHARED),
 )
 PREDICT = (
     Section(
@@ -248,5 +289,5 @@ CHECK = (
             _JSON,
         ),
     ),
-    Section("a policy for cheapest: what would be picked now", _each(*_CHEAPEST)),
+    Section("a policy for cheapest: what would be picked now", _CHEAPEST),
 )

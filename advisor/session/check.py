@@ -47,7 +47,7 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: The model; ``None`` for the one that the policy names.
-        global_batch: What would be asked for now, as the next ones, ``stated`` field by field; ``None`` for what was asked for then.
+        global_batch: What would be asked for now, as the next ones, also in ``stated``; ``None`` for what it was then.
         remeasure: Whether to measure the wrapper and plain training again.
         strict: Whether warnings make the policy stale.
     """
