@@ -144,6 +144,7 @@ AXOLOTL = Target(
         "bfloat16": "16-bit weights, which bf16 decides",
         "float16": "16-bit weights, which fp16 decides",
         "selective_checkpointing": "another recomputation",
+        "load_in_8bit": "8-bit weights, which the policy does not have",
         "layer_offloading": "it moves layers to the host",
         "cut_cross_entropy": "another loss",
         "liger_fused_linear_cross_entropy": "another loss",

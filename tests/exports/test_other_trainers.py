@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from advisor.errors import PolicyError
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
+from advisor.exports.patching import misspelled
 from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting, use
 from tests.exports.policies import every_setting, file_of
+from tests.exports.two_steps import EPSILON, RATE, STEPS, assert_alike, by_the_wrapper, samples, tiny
 
 
 def texts(name: str) -> Iterator[tuple[str, str]]:
@@ -107,6 +112,7 @@ def test_torchtitan_parses_every_line() -> None:
 
 def test_axolotls_schema_knows_every_key() -> None:
     schema = pytest.importorskip("axolotl.utils.schemas.config").AxolotlInputConfig
+    assert misspelled(dict.fromkeys(schema.model_fields, 1), get_target("axolotl")) == {}
     others: dict[str, Any] = {"base_model": "org/model", "datasets": [{"path": "a", "type": "alpaca"}]}
     for label, text in texts("axolotl"):
         content = yaml.safe_load(text)
@@ -120,6 +126,8 @@ def test_llamafactorys_parser_knows_every_key(tmp_path: Path, monkeypatch: pytes
     parser = pytest.importorskip("llamafactory.hparams.parser")
     from transformers import HfArgumentParser
 
+    fields = (field.name for kind in parser._TRAIN_ARGS for field in dataclasses.fields(kind))
+    assert misspelled(dict.fromkeys(fields, 1), get_target("llamafactory")) == {}
     others = {"model_name_or_path": "org/model", "dataset": "a", "output_dir": str(tmp_path), "use_cpu": True}
     for label, text in texts("llamafactory"):
         content = yaml.safe_load(text) | {"tf32": False}  # there is none on a CPU
@@ -128,3 +136,61 @@ def test_llamafactorys_parser_knows_every_key(tmp_path: Path, monkeypatch: pytes
         assert training.optim == content["optim"]
         assert model.disable_gradient_checkpointing == content["disable_gradient_checkpointing"], label
         assert tuning.finetuning_type == content["finetuning_type"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "norm", "tolerance"),
+    [((), None, 1e-4), ((), 0.1, 1e-4), ((use("precision", dtype="bf16"),), 0.1, 2e-2)],
+    ids=["plain", "clipped", "bf16"],
+)
+def test_lightnings_trainer_reaches_the_wrappers_parameters(
+    settings: tuple[MethodSetting, ...], norm: float | None, tolerance: float
+) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = tiny()
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            loss: torch.Tensor = self.model(**batch).loss
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), lr=RATE, eps=EPSILON, weight_decay=0.0)
+
+    file = file_of(*settings, micro_batch=2)
+    written = yaml.safe_load(new_configuration(export_policy(file, get_target("lightning"), max_grad_norm=norm)))
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(**written["trainer"], **quiet, accelerator="cpu", max_steps=STEPS)
+    module = Module()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the data loader has no workers
+        trainer.fit(module, torch.utils.data.DataLoader(samples(padded=False), batch_size=2))  # type: ignore[arg-type]
+    assert trainer.global_step == STEPS
+    assert_alike(module.model, by_the_wrapper(*settings, norm=norm, padded=False), tolerance)
+
+
+def test_accelerates_mixed_precision_reaches_the_wrappers_parameters(tmp_path: Path) -> None:
+    setting = use("precision", dtype="bf16")
+    accelerate = pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import ClusterConfig
+
+    (tmp_path / "a.yaml").write_text(export("accelerate", setting))
+    read = ClusterConfig.from_yaml_file(str(tmp_path / "a.yaml"))
+    accelerator = accelerate.Accelerator(mixed_precision=read.mixed_precision, cpu=True)
+    try:
+        model = tiny()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=EPSILON, weight_decay=0.0)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        for start in range(0, 4 * STEPS, 4):
+            for first in (start, start + 2):
+                rows = samples(padded=False)[first : first + 2]
+                batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+                accelerator.backward(model(**batch).loss / 2)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert_alike(accelerator.unwrap_model(model), by_the_wrapper(setting, padded=False), 2e-2)
+    finally:
+        accelerator.state._reset_state(reset_partial_state=True)  # of the whole process
