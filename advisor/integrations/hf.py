@@ -101,9 +101,16 @@ def attach(
     )
     training.max_grad_norm = None  # The trainer clips, through the training.
     training.micro_batch_weights.causal |= is_causal_loss(trainer.model)
-    args.per_device_train_batch_size = found.policy.micro_batch
-    args.gradient_accumulation_steps = found.policy.accumulation_steps
-    args.max_grad_norm = clipped
+    values = {
+        "per_device_train_batch_size": found.policy.micro_batch,
+        "gradient_accumulation_steps": found.policy.accumulation_steps,
+        "max_grad_norm": clipped,
+    }
+    for name, value in values.items():
+        before = getattr(args, name)
+        if before != value:
+            training.notes.append(f"{name} of the trainer was {before} and is {value} now")
+            setattr(args, name, value)
     trainer._train_batch_size = args.train_batch_size
     loop = TrainerLoop(training, found.policy.accumulation_steps)
     let_it_make_passes(trainer.accelerator, loop)
