@@ -18,7 +18,7 @@ from advisor.integrations import accelerate, hf, shared, support
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
-from tests.integrations.small import SAMPLES, adamw, batch, model, policy_of, trainer
+from tests.integrations.small import SAMPLES, adamw, arguments, batch, model, policy_of, rows, trainer
 
 PLAIN = policy_of()
 
