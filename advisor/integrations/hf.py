@@ -126,7 +126,7 @@ def _kind(trainer: Any) -> support.Trainer:
     """
     if not isinstance(trainer, transformers.Trainer):
         raise PolicyError(f"attach takes a transformers.Trainer, but got {type(trainer).__name__}")
-    if any(base.__name__ == "SFTTrainer" for base in type(trainer).__mro__):
+    if any(base.__name__ == "SFTTrainer" and base.__module__.startswith("trl.") for base in type(trainer).__mro__):
         return support.SFT
     name = support.HF.name if type(trainer) is transformers.Trainer else type(trainer).__name__
     return dataclasses.replace(support.HF, name=name, own_loss=_computes_loss(trainer))
