@@ -24,6 +24,8 @@ DISTRIBUTING: dict[str, tuple[MethodSetting, ...]] = {
     "zero_1": (use("chunked_cross_entropy", chunks=8), use("zero_1")),
     "fsdp": (use("checkpoint", every=1), use("fsdp", mixed_precision="none", offload=False, reshard=True)),
 }
+RESUMED = ("zero_1", "fsdp")
+"""Whose states are put together from those of the ranks."""
 STEPS = 3
 
 
@@ -49,10 +51,12 @@ def _in_trainer(name: str, folder: Path) -> dict[str, Any]:
     state = training.state_dict()["model"]
     loss = own.evaluate()["eval_loss"]
     training.close()
-    again, resumed = _attached(name, folder)
-    again.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
-    found = {"state": state, "loss": loss, "resumed": resumed.state_dict()["model"], "folder": str(folder)}
-    resumed.close()
+    found = {"state": state, "loss": loss, "folder": str(folder)}
+    if name in RESUMED:
+        again, resumed = _attached(name, folder)
+        again.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+        found["resumed"] = resumed.state_dict()["model"]
+        resumed.close()
     return found
 
 
