@@ -174,43 +174,40 @@ _SHARED = (
         Option(
             "--gpus",
             "1,2,4",
-            "how many may train together (cheapest: all; else 1)",
+            "how many devices may train together (default: 1)",
             "devices",
             field="gpu_counts",
         ),
     ),
     Row(_NODES),
+    Row((_BATCH, _TOKENS, _IMAGE_SIZE), "today's forward passes"),
+    Row(
+        (
+            Option("--baseline", "FILE", "your own settings (default: plain training)", "policy"),
+            Option("--from", "FILE", "your own settings, as the configuration of a trainer", "path", field="baseline"),
+        ),
+        "your own settings (default: plain)",
+    ),
     *_each(
         _DEVICE,
         _MEMORY_LIMIT,
-        _BATCH,
-    ),
-    Row((_TOKENS, _IMAGE_SIZE), "of a Hugging Face model's samples"),
-    *_each(
-        Option("--baseline", "FILE", "a policy.yaml: what you train with today", "policy"),
-        Option("--from", "FILE", "the same as your trainer's configuration", "path", field="baseline"),
         _GLOBAL_BATCH,
         Option(
             "--fidelity",
             "CLASS",
-            "exact, rounding, precision, lossy (default) or model",
+            "exact, rounding, precision, lossy (default) or model: how far training may differ from plain training",
             choices=("exact", "rounding", "precision", "lossy", "model"),
         ),
         Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
         Option("--methods", "A,B", "only these, and each must apply", "names"),
-    ),
-    Row(
-        (
-            Option(
-                "--sampler",
-                "NAME",
-                "model, tpe or random: how the next trial is chosen",
-                default="model",
-                choices=("model", "tpe", "random"),
-            ),
-            Option("--storage", "URL", "a database or a journal file that workers share"),
+        Option(
+            "--sampler",
+            "NAME",
+            "model, tpe or random: how the next trial is chosen",
+            default="model",
+            choices=("model", "tpe", "random"),
         ),
-        "how trials are chosen; who shares them",
+        Option("--storage", "URL", "a database or a journal file that workers share"),
     ),
     Row(
         (
