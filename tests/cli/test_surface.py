@@ -29,6 +29,8 @@ PUBLIC = [
     "apply_policy",
     "load_policy_file",
     "tune",
+    "tune_lightning",
+    "tune_trainer",
     "use",
 ]
 
