@@ -37,6 +37,8 @@ def prepare(
 
     ::
 
+        from advisor.integrations.accelerate import prepare
+
         prepared = prepare(model, "policy.yaml", accelerator=accelerator, build_optimizer=build_optimizer)
         optimizer = prepared.optimizer
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
@@ -137,7 +139,7 @@ class Prepared:
 
     def _save(self, models: list[Any], weights: list[Any], folder: str) -> None:
         """Have the accelerator save the model under its plain names; write what methods add beside it."""
-        state = self.training.state_dict()
+        state = self.training.state_dict(optimizer=False)
         for place, model in enumerate(models):
             if model is self.model:
                 weights[place] = state["model"]

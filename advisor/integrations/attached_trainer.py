@@ -71,7 +71,7 @@ class AttachedTrainer:
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Save the model under its plain names. All processes take part."""
         if state_dict is None:
-            state_dict = self._training.state_dict()["model"]
+            state_dict = self._training.state_dict(optimizer=False)["model"]
         self._usual["_save"](output_dir, state_dict=state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

@@ -121,14 +121,13 @@ def apply_policy(
         example_batch=example_batch,
     )
     training.settled.update(policy.settled)
-    given_loss = training.compute_loss
     try:
         apply_settings(training, policy.methods)
     except BaseException:
         training.close()
         raise
     object.__setattr__(model, _MARK, policy.label)
-    announce_direct_calls(training, policy.label, given_loss)
+    announce_direct_calls(training, policy.label, compute_loss)
     if not policy.methods:
         training.on_close(lambda: vars(model).pop(_MARK, None))  # plain training leaves nothing in the model
     return training

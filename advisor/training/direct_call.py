@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from advisor.training.loss import default_loss
 from advisor.training.processes.distribution import Distribution
 from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.training import ComputeLoss, Training
@@ -17,7 +18,7 @@ from advisor.training.training import ComputeLoss, Training
 __all__ = ["announce_direct_calls"]
 
 
-def announce_direct_calls(training: Training, label: str, given_loss: ComputeLoss) -> None:
+def announce_direct_calls(training: Training, label: str, given_loss: ComputeLoss | None) -> None:
     """Warn of the first direct call of the model in training mode, if methods act in ``training.forward`` alone.
 
     Methods that change the model itself need no warning: a direct call has them too.
@@ -25,13 +26,13 @@ def announce_direct_calls(training: Training, label: str, given_loss: ComputeLos
     Args:
         training: The training, to which all methods were applied.
         label: Its policy in words.
-        given_loss: Its loss before that.
+        given_loss: The user's own loss, if there is one.
     """
     if not (
         training.forward_contexts
         or training.after_forward
         or training.run_passes is not None
-        or training.compute_loss is not given_loss
+        or training.compute_loss is not (given_loss or default_loss)
         or type(training.distribution) is not Distribution
     ):
         return

@@ -27,15 +27,11 @@ class TrainingState:
     scaler: torch.amp.GradScaler | None
     parts: dict[str, StatePart]
 
-    def save(self, world: World) -> dict[str, Any]:
+    def save(self, world: World, *, optimizer: bool = True) -> dict[str, Any]:
         """The complete state on rank 0, empty dictionaries on the others; every process must call it."""
-        model = self.distribution.model_state(self.model)
-        optimizer = self.distribution.optimizer_state(self.optimizer)
-        if world.data.rank == 0:
-            for cut in reversed(self.cuts):
-                model = cut.whole_model_state(model)
-                optimizer = cut.whole_optimizer_state(optimizer, self.optimizer)
-        state = {"model": model, "optimizer": optimizer}
+        state = {"model": self._whole_model(world)}
+        if optimizer:
+            state["optimizer"] = self._whole_optimizer(world)
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         if world.rank == 0:
@@ -43,6 +39,18 @@ class TrainingState:
                 state["model"] = part.to_plain(state["model"])
                 state[name] = part.state_dict()
         return state
+
+    def _whole_model(self, world: World) -> dict[str, Any]:
+        model = self.distribution.model_state(self.model)
+        for cut in reversed(self.cuts) if world.data.rank == 0 else ():
+            model = cut.whole_model_state(model)
+        return model
+
+    def _whole_optimizer(self, world: World) -> dict[str, Any]:
+        optimizer = self.distribution.optimizer_state(self.optimizer)
+        for cut in reversed(self.cuts) if world.data.rank == 0 else ():
+            optimizer = cut.whole_optimizer_state(optimizer, self.optimizer)
+        return optimizer
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`save` gave rank 0; all of it, the model with the rest, or the optimizer alone."""

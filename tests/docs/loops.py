@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import wrapper_source
 
-__all__ = ["Loop", "documented_loops", "loops_in", "texts", "without_loops"]
+__all__ = ["ROOT", "Loop", "documented_loops", "loops_in", "python_blocks", "texts", "without_loops"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,9 +83,14 @@ def documented_loops() -> list[Loop]:
     return [loop for place, text in texts() for loop in loops_in(place, text)]
 
 
+def python_blocks(text: str) -> list[str]:
+    """The fenced Python of a page."""
+    return [code for language, code in _FENCE.findall(text) if language in ("python", "py")]
+
+
 def loops_in(place: str, text: str) -> list[Loop]:
     """The loops of a text: fences of Python, and indented lines anywhere else, also in what a command printed."""
-    codes = [code for language, code in _FENCE.findall(text) if language in ("python", "py")]
+    codes = python_blocks(text)
     rest = _FENCE.sub(lambda found: "" if found[1] in ("python", "py") else found[2], text)
     codes += [found[0] for found in _INDENTED.finditer(rest)]
     codes = [textwrap.dedent(code.replace(">>> ", "").replace("... ", "")) for code in codes]

@@ -29,6 +29,15 @@ INSIDE = {
 WARNS = r"called directly in training mode.*training\.forward\(batch\)"
 
 
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs).square().mean()
+
+
 def training_of(*settings: MethodSetting) -> Training:
     return apply_policy(policy_of(*settings), model(2))
 
@@ -79,16 +88,16 @@ def test_a_copy_belongs_to_no_training_and_a_pickled_model_can_be_read() -> None
 
 def test_a_compiled_model_warns_as_well() -> None:
     with quick_compiler():
-        training = training_of(AROUND["precision"], use("compile", scope="model"))
-        training.step(batch(0))
+        training = apply_policy(policy_of(AROUND["precision"], use("compile", scope="model")), Small())
+        training.step(torch.ones(2, 4))
         with pytest.warns(UserWarning, match=WARNS):
-            training.model(**batch(0))
+            training.model(torch.ones(2, 4))
         training.close()
 
 
 def test_what_a_user_compiles_later_runs_without_a_break() -> None:
-    training = training_of(AROUND["precision"])
+    training = apply_policy(policy_of(AROUND["precision"]), Small())
     compiled = torch.compile(training.model, backend="eager", fullgraph=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        compiled(**batch(0))
+        compiled(torch.ones(2, 4))
