@@ -108,16 +108,17 @@ def tune(
             ``"mysql://..."``, ``"study.journal"``). Each worker needs an ``output`` of its own.
         trials: Stop after N policies (default: 40).
         time_limit: Stop after this time (default: 3m30s): text such as ``"5m"``, or seconds.
-        batch: Samples per forward pass today (default: ``BATCH_SIZE`` of the file).
+        batch: Samples per forward pass today, instead of the file's ``BATCH_SIZE``.
         tokens: Of each sample of a Hugging Face model.
         image_size: Pixels per side of a Hugging Face model's images.
-        baseline: A ``policy.yaml``: what you train with today (default: plain training). A policy that accumulates
-            keeps its number of samples per step, unless ``global_batch`` says another.
-        from_: Or your axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed configuration: what it says of
-            methods, batch, clipping and devices is the baseline. The model that it names is taken if none is given.
+        baseline: Your own settings (default: plain training): a ``policy.yaml`` with what you train with today. A
+            policy that accumulates keeps its number of samples per step, unless ``global_batch`` says another.
+        from_: Your own settings, as the configuration of a trainer: axolotl, LLaMA-Factory, transformers, accelerate
+            or DeepSpeed. What it says of methods, batch, clipping and devices is the baseline; the model that it names
+            is taken if none is given.
         global_batch: Keep N samples per optimizer step.
-        gpus: How many devices may train together (default: 1; for ``cheapest``, and on N machines, 1,2,4,... up to
-            all): ``2``, ``(1, 2, 4)`` or ``"1,2,4"``.
+        gpus: How many devices may train together (default: 1): ``2``, ``(1, 2, 4)`` or ``"1,2,4"``. For ``cheapest``,
+            and on N machines, the default is 1, 2, 4, ... up to all.
         nnodes: Train on N machines, of which this is the first. On each of the others
             ``momadvise --nnodes N --rdzv-endpoint HOST:PORT --node-rank K`` follows it.
         rdzv_endpoint: Where they meet: ``"host:port"`` of this machine, as all of them can reach it.

@@ -162,7 +162,7 @@ def _export(options: argparse.Namespace) -> int:
     from advisor.errors import OptionError
     from advisor.exports.config_file import new_configuration, patched_file
     from advisor.exports.export import export_policy
-    from advisor.exports.targets import TARGETS, get_target
+    from advisor.exports.trainers import TARGETS, get_target
     from advisor.policy.file import load_policy_file
     from advisor.report.console import SafeConsole
     from advisor.report.export_view import export_view

@@ -23,14 +23,13 @@ _TUNE = """\
 usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
-       momadvise export POLICY --to NAME   a policy as a trainer's own settings
+       momadvise export POLICY         a policy as the settings of a trainer
        momadvise methods [NAME]        the methods, and which apply here
        momadvise hardware              the devices, their memory and rates
 
-Measures on your own devices how to train MODEL (a Python file with
-build_model() and make_batch(batch_size), or hf:TYPE, hf:ORG/NAME on the hub, or
-a config.json), and writes policy.yaml and wrapper.py, which apply what it
-found. Ctrl-C keeps the best so far; the same command again continues.
+Measures on your own devices how to train MODEL (a file with build_model() and
+make_batch(batch_size), hf:TYPE, hf:ORG/NAME or a config.json), and writes
+policy.yaml and wrapper.py. Ctrl-C keeps the best; the same command goes on.
 
 {sections}
   --version, -h, --help

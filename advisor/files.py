@@ -32,7 +32,7 @@ _CLOCK_SECONDS = 5
 def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
     """Write a file atomically: even after a crash or on a full disk, either the old or the new one exists.
 
-    It is on disk before this returns.
+    It is on disk before this returns. One that is replaced hands on its permissions.
 
     Args:
         path: The file; its folder exists.
@@ -50,6 +50,8 @@ def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], object])
                 file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)
     except BaseException as error:

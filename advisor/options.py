@@ -88,13 +88,7 @@ _DEVICE = Option("--device", "NAME", "cpu, cuda or cuda:1 (default: the first GP
 _MEMORY_LIMIT = Option(
     "--memory-limit", "SIZE", "per device, such as 8GiB (default: the free memory)", "bytes", field="memory_limit_bytes"
 )
-_BATCH = Option(
-    "--batch",
-    "N",
-    "samples per forward pass today (default: BATCH_SIZE of the file)",
-    "count",
-    field="stated.batch_size",
-)
+_BATCH = Option("--batch", "N", "samples per forward pass today", "count", field="stated.batch_size")
 _TOKENS = Option("--tokens", "N", "of each sample of a Hugging Face model", "count", field="stated.tokens")
 _IMAGE_SIZE = Option(
     "--image-size", "N", "pixels per side of a Hugging Face model's images", "count", field="stated.image_size"
@@ -134,23 +128,12 @@ _SHARED = (
     Option(
         "--gpus",
         "1,2,4",
-        "how many devices may train together (default: 1; for cheapest, and on N machines, 1,2,4,... up to all)",
+        "how many devices may train together (default: 1)",
         "devices",
         field="gpu_counts",
     ),
     _DEVICE,
     _MEMORY_LIMIT,
-    _BATCH,
-    _TOKENS,
-    _IMAGE_SIZE,
-    Option("--baseline", "FILE", "a policy.yaml: what you train with today (default: plain training)", "policy"),
-    Option(
-        "--from",
-        "FILE",
-        "or your axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed configuration",
-        "path",
-        field="baseline",
-    ),
     Option("--global-batch", "N", "keep N samples per optimizer step", "count"),
     Option(
         "--fidelity",
@@ -168,11 +151,23 @@ _SHARED = (
         choices=("model", "tpe", "random"),
     ),
     Option("--storage", "URL", "a database or a journal file that workers share"),
-    Option("--trials", "N", "stop after N policies (default: 40)", "count", default=40),
-    Option("--time-limit", "TIME", "stop after this time (default: 3m30s)", "duration", field="time_limit_seconds"),
     Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path"),
     Option("--timings", "", "show where the time of the run went", "switch", in_library=False),
     _JSON,
+)
+_OWN = (
+    Option("--baseline", "FILE", "your own settings (default: plain training)", "policy"),
+    Option("--from", "FILE", "your own settings, as the configuration of a trainer", "path", field="baseline"),
+)
+_BUDGET = (
+    Option(
+        "--time-limit",
+        "TIME",
+        "stop after this time (default: 3m30s)",
+        "duration",
+        field="time_limit_seconds",
+    ),
+    Option("--trials", "N", "stop after N policies (default: 40)", "count", default=40),
 )
 _NODES = (
     Option("--nnodes", "N", "train on N machines", "count", field="nodes.count"),
@@ -189,7 +184,18 @@ TUNE = (
     Section("goal faster (the default): the most samples per second", ()),
     Section("goal bigger: the largest model that keeps a throughput", _each(_FLOOR), goal="bigger"),
     Section("goal cheapest: cost against latency, and a pick (default: the knee)", _each(*_CHEAPEST), goal="cheapest"),
-    Section("options", (_SHARED[:1], _NODES, *_each(*_SHARED[1:]))),
+    Section(
+        "options",
+        (
+            _SHARED[:1],
+            _NODES,
+            (_BATCH, _TOKENS, _IMAGE_SIZE),
+            _OWN,
+            *_each(*_SHARED[1:-3]),
+            _BUDGET,
+            *_each(*_SHARED[-3:]),
+        ),
+    ),
 )
 PREDICT = (
     Section(

@@ -16,11 +16,11 @@ import yaml
 from advisor.errors import OptionError
 from advisor.exports.export import Export, nested
 from advisor.exports.patching import Change, changes_for, misspelled
-from advisor.exports.reading import MISSING
+from advisor.exports.reading import MISSING, is_same, value_at
 from advisor.exports.rules import Format, Status, Target
-from advisor.exports.yaml_text import changed_yaml
+from advisor.exports.yaml_text import changed_yaml, repeated_key
 from advisor.files import write_whole
-from advisor.text.printable import printable, shown
+from advisor.text.printable import printable, quoted, shown
 from advisor.text.yaml_file import read_yaml
 from advisor.version import __version__
 
@@ -92,9 +92,7 @@ def patched_file(path: Path, export: Export) -> Patched:
     document = read(path)
     if not isinstance(document, dict):
         found = "empty" if document is None else f"a {type(document).__name__}"
-        raise OptionError(
-            f"{_WHAT} must hold a mapping of keys to values, but {shown(path)} is {found}. Is it the right file?"
-        )
+        raise OptionError(f"{_WHAT} must hold a mapping of keys, but {shown(path)} is {found}. Is it the right file?")
     changes = changes_for(document, export)
     with path.open(encoding="utf-8-sig") as file:
         text = file.read()
@@ -133,13 +131,23 @@ def _header(export: Export) -> str:
 
 
 def _changed_yaml(path: Path, text: str, export: Export, changes: list[Change]) -> str:
-    from ruamel.yaml.error import YAMLError
-
+    if twice := repeated_key(text):
+        raise OptionError(
+            f"{_WHAT} must have each key once, but {shown(path)} has {quoted(twice)} twice. Remove the one that is not "
+            "meant."
+        )
     try:
         changed = changed_yaml(_OWN_LINES.sub("", text, count=1), changes)
-    except YAMLError as reason:
-        words = " ".join(str(getattr(reason, "problem", "") or reason).split())
-        raise OptionError(f"{_WHAT} must be valid YAML, but {shown(path)} is not: {shown(words)}.") from None
+        found = yaml.safe_load(changed)
+    except yaml.YAMLError:
+        found = None
+    set_keys = [change.key for change in changes if change.after is not MISSING]
+    checked = (change for change in changes if not any(key.startswith(f"{change.key}.") for key in set_keys))
+    if found is None or any(not is_same(value_at(found, change.key), change.after) for change in checked):
+        raise OptionError(
+            f"{_WHAT} must have a value of its own for each key that is changed, but {shown(path)} shares some (with & "
+            "and *). Write them out, and export again."
+        )
     return _header(export) + changed
 
 

@@ -1,8 +1,11 @@
-"""Change a YAML text of the user's in place: its comments, order, quotes and blank lines stay."""
+"""Change a YAML text of the user's in place: everything else stays as it is, to the last space.
+
+Entries are found by PyYAML's marks and changed as text. A library that loads and writes the whole file, such as
+ruamel.yaml, keeps comments too, but not indentation, alignment and comments around what is removed.
+"""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,89 +14,126 @@ import yaml
 from advisor.exports.patching import Change
 from advisor.exports.reading import MISSING
 
-__all__ = ["changed_yaml"]
+__all__ = ["changed_yaml", "repeated_key"]
 
 _WIDE = 2**16
 """No line is broken."""
 
 
 def changed_yaml(text: str, changes: Iterable[Change]) -> str:
-    """The text with its changes made.
-
-    What is removed is cut out by lines: ruamel.yaml would take comments along that stand below it. Entries of
-    mappings in braces are left to it.
+    """The text of a mapping with its changes made.
 
     Args:
-        text: YAML whose top is a mapping.
+        text: YAML whose top is a mapping; lines end in a line feed.
         changes: What is set and removed.
     """
-    changes = [change for change in changes if not change.stays]
+    if not text.endswith("\n"):
+        text += "\n"
     for change in changes:
-        if change.after is MISSING or isinstance(change.before, dict | list):
-            text = _without(text, change.key.split("."))
-    return _with(text, [change for change in changes if change.after is not MISSING])
+        if not change.stays:
+            names = change.key.split(".")
+            text = _without(text, names) if change.after is MISSING else _with(text, names, change.after)
+    return text
 
 
-def _with(text: str, changes: list[Change]) -> str:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.util import load_yaml_guess_indent
-
-    _, mapping, sequence = load_yaml_guess_indent(text)
-    loader = YAML()
-    loader.preserve_quotes = True
-    loader.width = _WIDE
-    loader.explicit_start = text.lstrip().startswith("---")
-    loader.indent(mapping=mapping or 2, sequence=sequence or 2, offset=max((sequence or 2) - 2, 0))
-    document = loader.load(text)
-    if document is None:
-        document = loader.map()
-    for change in changes:
-        *above, last = change.key.split(".")
-        place = document
-        for name in above:
-            if place.get(name) is None:
-                place[name] = loader.map()
-            place = place[name]
-        place[last] = _quoted_where_needed(change.after)
-    written = io.StringIO()
-    loader.dump(document, written)
-    return written.getvalue()
+def repeated_key(text: str) -> str:
+    """A key that stands twice in one mapping, of which readers take the last in silence; empty if there is none."""
+    waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.MappingNode):
+            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := next((name for name in names if names.count(name) > 1), ""):
+                return str(twice)
+            waiting += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+    return ""
 
 
-def _quoted_where_needed(value: Any) -> Any:
-    """A text in quotes if the trainer, which reads YAML 1.1, would take it for something else, as it does with NO."""
-    from ruamel.yaml.scalarstring import SingleQuotedScalarString
+def _with(text: str, names: list[str], value: Any) -> str:
+    """The text with a value set."""
+    node: Any = yaml.compose(text, yaml.SafeLoader)
+    for depth, name in enumerate(names):
+        entry = _entry(node, name)
+        rest = names[depth:]
+        if entry is None:
+            return _with_entry(text, node, rest, value)
+        key, node = entry
+        if not isinstance(node, yaml.MappingNode) and len(rest) > 1:  # nothing yet, where a mapping belongs
+            lines = text.splitlines(keepends=True)
+            place = key.end_mark.line + 1
+            lines.insert(place, _block(rest[1:], value, key.start_mark.column + 2))
+            return "".join(lines)
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
+        lines = text.splitlines(keepends=True)
+        first = key.start_mark.line
+        whole = f"{lines[first][: key.end_mark.column]}: {_written(value)}\n"
+        return "".join([*lines[:first], whole, *lines[_last_line(node) + 1 :]])
+    return _replaced(text, node, _written(value))
 
-    if isinstance(value, str) and yaml.safe_load(value) != value:
-        return SingleQuotedScalarString(value)
-    return value
+
+def _with_entry(text: str, node: Any, names: list[str], value: Any) -> str:
+    """The text with a new entry at the end of a mapping."""
+    if node.flow_style:
+        *above, last = names
+        entry: Any = {last: value}
+        for name in reversed(above):
+            entry = {name: entry}
+        return _replaced(text, node, _written(yaml.safe_load(_text_of(text, node)) | entry))
+    lines = text.splitlines(keepends=True)
+    lines.insert(_last_line(node) + 1, _block(names, value, node.start_mark.column))
+    return "".join(lines)
 
 
 def _without(text: str, names: list[str]) -> str:
     """The text without the lines of one entry."""
-    node = yaml.compose(text, yaml.SafeLoader)
-    for depth, name in enumerate(names):
-        if not isinstance(node, yaml.MappingNode):
-            return text
-        entry = next((pair for pair in node.value if pair[0].value == name), None)
+    node: Any = yaml.compose(text, yaml.SafeLoader)
+    for name in names[:-1]:
+        entry = _entry(node, name)
         if entry is None:
             return text
-        if depth < len(names) - 1:
-            node = entry[1]
-            continue
-        if node.flow_style:
-            return _without_in_braces(text, node, names)
-        lines = text.splitlines(keepends=True)
-        return "".join([*lines[: entry[0].start_mark.line], *lines[_last_line(entry[1]) + 1 :]])
-    return text
+        node = entry[1]
+    entry = _entry(node, names[-1])
+    if entry is None:
+        return text
+    if node.flow_style:
+        left = yaml.safe_load(_text_of(text, node))
+        del left[names[-1]]
+        return _replaced(text, node, _written(left))
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[: entry[0].start_mark.line], *lines[_last_line(entry[1]) + 1 :]])
 
 
-def _without_in_braces(text: str, node: yaml.MappingNode, names: list[str]) -> str:
-    """The text with a mapping in braces written anew without one entry."""
-    left = yaml.safe_load(text[node.start_mark.index : node.end_mark.index])
-    del left[names[-1]]
-    written = yaml.safe_dump(left, default_flow_style=True, sort_keys=False, width=_WIDE).strip()
-    return f"{text[: node.start_mark.index]}{written}{text[node.end_mark.index :]}"
+def _entry(node: Any, name: str) -> tuple[Any, Any] | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    return next((pair for pair in node.value if pair[0].value == name), None)
+
+
+def _block(names: list[str], value: Any, column: int) -> str:
+    """New lines for an entry, and the mappings that it is in."""
+    lines = [f"{' ' * (column + 2 * depth)}{name}:" for depth, name in enumerate(names)]
+    return "\n".join(lines) + f" {_written(value)}\n"
+
+
+def _written(value: Any) -> str:
+    """A value on one line, in quotes where YAML 1.1, which trainers read, would take it for something else."""
+    line: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=_WIDE)
+    return line.removesuffix("...\n").strip()
+
+
+def _replaced(text: str, node: yaml.Node, by: str) -> str:
+    start, end = node.start_mark.index, node.end_mark.index
+    if start == end:  # an empty value, right after its colon
+        by = f" {by}"
+    elif text[start:end].endswith("\n"):
+        by = f"{by}\n"
+    return f"{text[:start]}{by}{text[end:]}"
+
+
+def _text_of(text: str, node: yaml.Node) -> str:
+    return text[node.start_mark.index : node.end_mark.index]
 
 
 def _last_line(node: yaml.Node) -> int:

@@ -42,6 +42,7 @@ def hugging_face_workload(location: str, stated: Stated = Stated()) -> Workload:
             or none of the size that is stated.
     """
     config = _config(location)
+    config.architectures = config.architectures or []  # of several classes of a type, transformers looks for one here
     head, builder = head_of(config, location)
     _check_stated(head, stated)
     if hasattr(config, "use_cache"):

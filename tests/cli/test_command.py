@@ -41,7 +41,17 @@ MAIN = "    from advisor.cli import main; sys.exit(main())"
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("-h",), ("--version",), ("methods", "--help"), ("predict", "-h"), ("verify", "-h"), ()]
+    "arguments",
+    [
+        ("--help",),
+        ("-h",),
+        ("--version",),
+        ("methods", "--help"),
+        ("predict", "-h"),
+        ("verify", "-h"),
+        ("export", "-h"),
+        (),
+    ],
 )
 def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     loaded, result = loaded_by(MAIN, *arguments)
@@ -77,6 +87,13 @@ def test_the_process_that_asks_for_a_verification_loads_no_torch(tmp_path: Path)
     assert loaded <= {"rich", "numpy"}
 
 
+def test_exporting_a_policy_loads_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("schema: 1\npolicy: {methods: {}, micro_batch: 2}\n")
+    loaded, result = loaded_by(MAIN, "export", str(tmp_path / "policy.yaml"), "--to", "hf")
+    assert result.returncode == 0, result.stderr
+    assert loaded <= {"rich", "numpy"}
+
+
 def test_the_package_is_the_command_where_scripts_are_not_on_the_path() -> None:
     arguments = [sys.executable, "-m", "advisor", "--version"]
     shown = subprocess.run(arguments, capture_output=True, text=True, check=True)
@@ -85,7 +102,15 @@ def test_the_package_is_the_command_where_scripts_are_not_on_the_path() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("-h",), ("methods", "--help"), ("hardware", "-h"), ("predict", "--help"), ("verify", "--help")],
+    [
+        ("--help",),
+        ("-h",),
+        ("methods", "--help"),
+        ("hardware", "-h"),
+        ("predict", "--help"),
+        ("verify", "--help"),
+        ("export", "--help"),
+    ],
 )
 def test_help_fits_on_one_screen(arguments: tuple[str, ...], tmp_path: Path) -> None:
     result = run_command(*arguments, cwd=tmp_path)
@@ -102,7 +127,7 @@ def test_help_names_every_option_and_no_other(tmp_path: Path) -> None:
     assert {word for word in words if word.startswith("-")} == options
 
 
-@pytest.mark.parametrize("verb", ["predict", "verify"])
+@pytest.mark.parametrize("verb", ["predict", "verify", "export"])
 def test_the_help_of_a_verb_names_every_option_and_no_other(verb: str, tmp_path: Path) -> None:
     parser = getattr(command_line, f"{verb}_parser")()
     options = {text for action in parser._actions for text in action.option_strings}

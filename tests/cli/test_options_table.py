@@ -14,9 +14,9 @@ import pytest
 import advisor
 from advisor import api
 from advisor.cli import main
-from advisor.command_line import Parser, predict_parser, tune_parser, verify_parser
+from advisor.command_line import Parser, export_parser, predict_parser, tune_parser, verify_parser
 from advisor.goal import Preference
-from advisor.options import GOAL, PREDICT, TUNE, VERIFY, Option, options_of
+from advisor.options import EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, options_of
 from advisor.session.request import TuneRequest
 from advisor.text.units import parse_duration
 from advisor.trial.nodes import Nodes
@@ -126,8 +126,9 @@ def test_the_docstring_begins_with_what_the_help_says(option: Option) -> None:
         (tune_parser(), OPTIONS),
         (predict_parser(), options_of(*PREDICT)),
         (verify_parser(), options_of(*VERIFY)),
+        (export_parser(), options_of(*EXPORT)),
     ],
-    ids=["tune", "predict", "verify"],
+    ids=["tune", "predict", "verify", "export"],
 )
 def test_the_help_says_what_each_option_takes_and_means(parser: Parser, options: tuple[Option, ...]) -> None:
     words = " ".join(parser.format_help().split())

@@ -134,3 +134,8 @@ def test_a_file_written_by_hand_promises_no_figures() -> None:
     assert memory_check(None, 1, "", same_device=True).kept is Kept.NOT_JUDGED
     assert speed_check(None, 1.0, speedup(1.0, 2.0), same_device=True).kept is Kept.NOT_JUDGED
     assert speed_check(evidence(speedup_over_baseline=None), 1.0, None, same_device=True).kept is Kept.NOT_JUDGED
+
+
+def test_a_speedup_is_over_what_the_policy_was_compared_with() -> None:
+    found = speed_check(evidence(), 10.0, speedup(1.9, 2.1), "the baseline (adafactor)", same_device=True)
+    assert "times the baseline (adafactor)" in found.found

@@ -11,7 +11,7 @@ from advisor.errors import PolicyError
 from advisor.exports.export import QUANTITIES, export_policy, nested, rule_for
 from advisor.exports.reading import settings_in
 from advisor.exports.rules import Status, Target
-from advisor.exports.targets import TARGETS
+from advisor.exports.trainers import TARGETS
 from advisor.exports.without_key import EVERYWHERE
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between

@@ -115,3 +115,11 @@ def test_a_mistake_in_a_policy_file_is_explained_with_what_is_valid(tmp_path: Pa
 def test_a_missing_file_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="must be readable"):
         load_policy_file(tmp_path / "none.yaml")
+
+
+def test_a_file_keeps_what_its_policy_was_compared_with(tmp_path: Path) -> None:
+    path, own = tmp_path / "policy.yaml", Policy(methods=(use("checkpoint", every=2),), micro_batch=2)
+    write_policy_file(PolicyFile(policy=POLICY, baseline=own), path, header="")
+    assert load_policy_file(path).baseline == own
+    write_policy_file(PolicyFile(policy=POLICY), path, header="")
+    assert "baseline" not in path.read_text()

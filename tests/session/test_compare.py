@@ -214,6 +214,21 @@ def test_without_figures_of_a_baseline_nobody_takes_turns_with_it(failed: Outcom
 # ---- comparing
 
 
+def test_beside_settings_of_the_users_own_plain_training_is_timed_in_turn_too() -> None:
+    trials = FakeTrials(growing=0.001)
+    own = measured(100, use("checkpoint", every=1), micro_batch=8, role=Role.BASELINE)
+    (plain,) = evaluator(trials).baseline_is(own)
+    assert trials.turns.baseline == own
+    assert (plain.policy, plain.role) == (Policy(micro_batch=8), Role.SEARCHED)
+
+
+def test_where_plain_training_does_not_fit_the_users_own_settings_still_take_turns() -> None:
+    trials = FakeTrials(plain_fits=False)
+    own = measured(100, use("checkpoint", every=1), micro_batch=8, role=Role.BASELINE)
+    assert evaluator(trials).baseline_is(own) == []
+    assert (trials.turns.baseline, trials.turns.compare_at) == (own, None)
+
+
 def test_what_is_compared_is_not_timed() -> None:
     trials = FakeTrials(growing=0.001)
     found = evaluator(trials)

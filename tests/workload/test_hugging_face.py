@@ -46,6 +46,7 @@ def load(tmp_path: Path, model_type: str, **config: Any) -> Workload:
             (2, 512),
         ),
         ("vit", {**TINY_BERT, "image_size": 32}, "ViTForImageClassification", (2, 3, 32, 32)),
+        ("deit", {**TINY_BERT, "image_size": 32}, "DeiTForImageClassification", (2, 3, 32, 32)),
         ("resnet", {"depths": [1, 1, 1, 1]}, "ResNetForImageClassification", (2, 3, 224, 224)),
     ],
 )

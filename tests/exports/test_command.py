@@ -1,0 +1,77 @@
+"""The command: what it prints where, how it ends, and what it never touches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from advisor.cli import main
+from advisor.methods.setting import MethodSetting, use
+from advisor.policy.file import write_policy_file
+from tests.exports.policies import file_of
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def policy(*settings: MethodSetting) -> str:
+    write_policy_file(file_of(*settings), Path("policy.yaml"), header="")
+    return "policy.yaml"
+
+
+def test_the_configuration_is_on_stdout_and_everything_else_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", policy(use("swap", min_bytes=2**20), use("precision", dtype="bf16")), "--to", "hf"]) == 0
+    printed = capsys.readouterr()
+    assert yaml.safe_load(printed.out)["bf16"] is True
+    assert "keys checked with transformers" in printed.out
+    assert "needs the adapter" in printed.err
+    assert sorted(path.name for path in Path().iterdir()) == ["policy.yaml"]
+
+
+def test_strict_writes_nothing_unless_all_of_it_is_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("config.yaml").write_text("seed: 1\n")
+    arguments = ["export", policy(use("swap", min_bytes=2**20)), "--to", "hf", "--strict"]
+    assert main(arguments) == main([*arguments, "--into", "config.yaml"]) == 3
+    assert capsys.readouterr().out == ""
+    assert Path("config.yaml").read_text() == "seed: 1\n"
+    assert main(["export", policy(use("checkpoint", every=1)), "--to", "hf", "--strict"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["activation_checkpointing"] is True
+
+
+def test_json_has_parts_keys_and_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", policy(use("adafactor")), "--to", "deepspeed", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["complete"] is False
+    assert {part["what"]: part["status"] for part in document["parts"]}["adafactor"] == "needs the adapter"
+    assert json.loads(document["text"])["train_micro_batch_size_per_gpu"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["policy.yaml"], "--to is needed: one of hf, accelerate"),
+        (["policy.yaml", "--to", "composer"], "invalid choice: 'composer'"),
+        (["nowhere.yaml", "--to", "hf"], "A policy file must be readable"),
+        (["damaged.yaml", "--to", "hf"], "A policy file must be valid YAML"),
+        (["policy.yaml", "--to", "hf", "--into", "nowhere.yaml"], "--into must name a file that exists"),
+        (["policy.yaml", "--to", "torchtitan", "--into", "policy.yaml"], "torchtitan's command line is a program"),
+        (["policy.yaml", "--to", "hf", "--max-grad-norm=-1"], "--max-grad-norm must be a finite number"),
+        (["sliced.yaml", "--to", "hf"], "cannot say tensor_parallel"),
+    ],
+)
+def test_a_mistake_is_one_error(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    policy(use("tensor_parallel", sequence=True, vocabulary=False))
+    Path("policy.yaml").rename("sliced.yaml")
+    policy()
+    Path("damaged.yaml").write_text("schema: [1\n")
+    assert main(["export", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
+    assert printed.err.count("momadvise: error:") == 1

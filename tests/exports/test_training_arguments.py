@@ -1,0 +1,191 @@
+"""What is exported for Hugging Face's Trainer, read by transformers and trained by its Trainer beside the wrapper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
+
+from advisor import apply_policy
+from advisor.errors import PolicyError
+from advisor.exports.config_file import new_configuration
+from advisor.exports.export import export_policy
+from advisor.exports.hf_keys import HF
+from advisor.exports.rules import Status
+from advisor.methods.setting import MethodSetting, use
+from advisor.training.training import Training
+from tests.exports.policies import every_setting, file_of
+
+STEPS = 2
+HERE = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+"""What is no part of a policy."""
+
+
+def read(text: str, folder: Path, **more: Any) -> TrainingArguments:
+    """The arguments as a script reads them."""
+    path = folder / "arguments.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(text), **HERE, "output_dir": str(folder), **more}))
+    (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(str(path))  # type: ignore[arg-type]
+    return arguments
+
+
+def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) -> None:
+    read_before: set[str] = set()
+    for setting in every_setting():
+        try:
+            text = new_configuration(export_policy(file_of(setting), HF, max_grad_norm=1.0))
+        except PolicyError:
+            continue
+        content = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        if content in read_before:
+            continue
+        read_before.add(content)
+        off = {"tf32": False} if setting.parameters.get("dtype") == "tf32" else {}  # there is none on a CPU
+        arguments = read(text, tmp_path, **off)
+        assert arguments.per_device_train_batch_size == 4
+        assert arguments.gradient_accumulation_steps == 2
+        assert arguments.max_grad_norm == 1.0
+        assert not arguments.auto_find_batch_size
+        for key, value in yaml.safe_load(text).items():
+            if key not in (*off, "fsdp_config"):
+                assert getattr(arguments, key) == value, (setting.label, key)
+
+
+def tiny() -> LlamaForCausalLM:
+    set_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=320,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=4,
+            num_attention_heads=2,
+            max_position_embeddings=16,
+        )
+    )
+
+
+def samples(count: int) -> list[dict[str, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(1)
+    rows = [torch.randint(320, (12,), generator=draw) for _ in range(count)]
+    for number, row in enumerate(rows):
+        row[: number % 3] = 0
+    labels = [row.clone() for row in rows]
+    for number, row in enumerate(labels):
+        row[: number % 5] = -100  # so that micro-batches have unequally many targets
+    return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
+
+
+RATE, EPSILON = 1e-2, 1e-2
+"""With such an epsilon, Adam's steps are nearly proportional to the gradients, and do not enlarge their rounding."""
+
+
+def trained(text: str, folder: Path) -> Trainer:
+    """The Trainer after its steps."""
+    arguments = read(
+        text,
+        folder,
+        max_steps=STEPS,
+        learning_rate=RATE,
+        adam_epsilon=EPSILON,
+        lr_scheduler_type="constant",
+        train_sampling_strategy="sequential",
+    )
+    trainer = Trainer(tiny(), arguments, train_dataset=samples(4 * STEPS))  # type: ignore[arg-type]
+    trainer.train()
+    return trainer
+
+
+def by_the_wrapper(*settings: MethodSetting, norm: float | None = None) -> Training:
+    """The wrapper's training after as many steps on the same samples."""
+    training = apply_policy(
+        file_of(*settings, micro_batch=2),
+        tiny(),
+        device="cpu",
+        max_grad_norm=norm,
+        build_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=RATE, eps=EPSILON, weight_decay=0.0),
+    )
+    rows = samples(4 * STEPS)
+    for step in range(STEPS):
+        own = rows[4 * step : 4 * step + 4]
+        training.step({name: torch.stack([row[name] for row in own]) for name in own[0]})
+    return training
+
+
+@pytest.mark.parametrize(
+    ("settings", "norm", "tolerance"),
+    [
+        ((), None, 1e-4),
+        ((), 0.1, 1e-4),
+        ((use("fused_optimizer"),), None, 1e-4),
+        ((use("checkpoint", every=1),), None, 1e-4),
+        ((use("checkpoint", every=2),), 0.1, 1e-4),
+        ((use("precision", dtype="bf16"),), None, 2e-2),
+        ((use("checkpoint", every=2), use("fused_optimizer"), use("precision", dtype="bf16")), 0.1, 2e-2),
+    ],
+    ids=str,
+)
+def test_the_trainer_reaches_the_wrappers_parameters(
+    settings: tuple[MethodSetting, ...], norm: float | None, tolerance: float, tmp_path: Path
+) -> None:
+    export = export_policy(file_of(*settings, micro_batch=2), HF, max_grad_norm=norm)
+    assert export.complete
+    theirs = dict(trained(new_configuration(export), tmp_path).model.named_parameters())
+    training = by_the_wrapper(*settings, norm=norm)
+    ours = training.state_dict()["model"]
+    training.close()
+    for name, before in tiny().named_parameters():
+        moved = (ours[name] - before).norm()
+        assert moved > 0
+        assert (theirs[name] - ours[name]).norm() <= tolerance * moved, name
+
+
+def the_optimizer(settings: MethodSetting, folder: Path) -> torch.optim.Optimizer:
+    """The one that the Trainer builds from what is exported."""
+    text = new_configuration(export_policy(file_of(settings), HF))
+    optimizer: torch.optim.Optimizer = Trainer(tiny(), read(text, folder)).create_optimizer()
+    return optimizer
+
+
+def the_wrappers(settings: MethodSetting) -> torch.optim.Optimizer:
+    training = apply_policy(file_of(settings), tiny(), device="cpu")
+    optimizer = training.optimizer
+    training.close()
+    return optimizer
+
+
+@pytest.mark.parametrize("state", ["8bit", "4bit"])
+def test_torchaos_optimizers_share_scales_as_the_table_says(state: str, tmp_path: Path) -> None:
+    setting = use("adam_low_bit", state=state)
+    theirs, ours = the_optimizer(setting, tmp_path), the_wrappers(setting)
+    assert type(theirs) is type(ours)
+    (line,) = (line for line in export_policy(file_of(setting), HF).lines if line.what == setting.label)
+    assert (theirs.block_size == ours.block_size) == (line.status is Status.EXPORTED)  # type: ignore[attr-defined]
+
+
+def test_the_trainer_keeps_the_8_bit_moments_of_embeddings_in_32_bits(tmp_path: Path) -> None:
+    manager = pytest.importorskip("bitsandbytes").optim.GlobalOptimManager.get_instance()
+    setting = use("adam_8bit")
+    training = by_the_wrapper(setting)
+    try:
+        theirs = trained(new_configuration(export_policy(file_of(setting, micro_batch=2), HF)), tmp_path)
+    finally:
+        manager.initialize()  # or it would keep the formats of these layers for all that is trained later
+    kinds = []
+    for model, optimizer in ((theirs.model, theirs.optimizer), (training.model, training.optimizer)):
+        states = {id(parameter): state for parameter, state in optimizer.state.items()}
+        layers = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+        kinds.append([states[id(layer)]["state1"].dtype for layer in layers])
+    training.close()
+    assert kinds == [[torch.float32, torch.uint8], [torch.uint8, torch.uint8]]
+
+
+def test_the_trainers_adafactor_is_another_than_torchs(tmp_path: Path) -> None:
+    theirs, ours = the_optimizer(use("adafactor"), tmp_path), the_wrappers(use("adafactor"))
+    assert type(ours) is torch.optim.Adafactor
+    assert type(theirs) is not type(ours)
+    assert not any(group["scale_parameter"] or group["relative_step"] for group in theirs.param_groups)
