@@ -48,7 +48,8 @@ class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
     splits it into the policy's micro-batches and calls ``training_step`` for each, with the weights that make their
     gradients those of the whole batch. ``batch_size`` of the data module or the module is set to what the policy needs;
     a ``DataLoader`` that was passed to ``fit`` must have it already. Clipping is the Trainer's
-    (``gradient_clip_val``); number formats are the policy's. What is saved is the state of a plain module.
+    (``gradient_clip_val``); number formats are the policy's. What is saved is the state of a plain module. Each ``fit``
+    needs a strategy and a module that had no policy before.
 
     Args:
         policy: A policy, an answer of ``advisor.tune``, or the path of a policy file.

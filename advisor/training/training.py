@@ -25,7 +25,7 @@ from advisor.training.processes.cut import clip_across_cuts, share_overflow
 from advisor.training.processes.world import World
 from advisor.training.replaced_optimizers import ReplacedOptimizers
 from advisor.training.state import TrainingState
-from advisor.training.workload_optimizer import built_optimizer, step_without_closure
+from advisor.training.workload_optimizer import built_optimizer, step_without_closure, stepped_parameters
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction
 
@@ -308,7 +308,7 @@ class Training(Hooks):
             )
         self.complete_gradients()
         self._unscale()
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        parameters = stepped_parameters(self.optimizer, self.model)
         if self.cuts:
             factor = None if self.gradient_factor is None else self.gradient_factor()
             return clip_across_cuts(parameters, max_norm, self.cuts, factor)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 import torch
 
 from advisor.errors import WorkloadError
+from advisor.training.device_parameter import device_parameter
 
-__all__ = ["built_optimizer", "step_without_closure"]
+__all__ = ["built_optimizer", "step_without_closure", "stepped_parameters"]
 
 
 def built_optimizer(
@@ -47,6 +48,15 @@ def step_without_closure(optimizer: torch.optim.Optimizer) -> None:
             f"{type(optimizer).__name__} needs a closure, which computes the loss again; use one that steps on the "
             "gradients that are there"
         ) from error
+
+
+def stepped_parameters(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters of an optimizer in the model's order, whatever its groups: a norm depends on it, by rounding."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if len(optimizer.param_groups) == 1:
+        return parameters
+    places = {id(parameter): place for place, parameter in enumerate(model.parameters())}
+    return sorted(parameters, key=lambda one: places.get(id(device_parameter(one)), len(places)))
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:

@@ -31,6 +31,8 @@ PUBLIC = [
     "check",
     "load_policy_file",
     "tune",
+    "tune_lightning",
+    "tune_trainer",
     "use",
 ]
 

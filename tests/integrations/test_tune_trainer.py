@@ -248,25 +248,3 @@ def test_a_sample_is_as_long_as_its_parts_together() -> None:
     pair = {"image": torch.zeros(3, 4), "text": [1, 2, 3], "words": ["ab", "c"], "label": 1}
     assert sample_size(pair) == 12 + 3 + 3 + 1
     assert sample_size(([1.0], torch.zeros(2).numpy())) == 3
-
-
-@pytest.mark.slow
-def test_a_trainer_is_tuned_from_end_to_end_and_the_answer_trains(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path)
-    answer = advisor.tune_trainer(
-        trainer,
-        output=tmp_path / "out",
-        search_space="smoke",
-        trials=1,
-        time_limit=120,
-        global_batch=4,
-    )
-    assert answer.recommendation.confirmation is not None
-    assert answer.recommendation.confirmation.outcome.value == "ok"
-    assert answer.recommendation.baseline is not None
-    assert answer.recommendation.baseline.policy.micro_batch == 4
-    training = advisor.apply_policy(answer, trainer.model)
-    batch = trainer.get_train_dataloader().collate_fn([Texts()[place] for place in range(4)])
-    losses = [float(training.step(batch)) for _ in range(3)]
-    assert losses[-1] < losses[0]
-    training.close()

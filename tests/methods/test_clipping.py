@@ -18,7 +18,7 @@ from advisor.methods.setting import MethodSetting
 from tests.contract.expected import expected
 from tests.contract.observe import Observation, observe, relative_error
 from tests.contract.promises import update_tolerance
-from tests.methods.tiny import import_bitsandbytes, training_of, uncompiled_optimizers
+from tests.methods.tiny import import_bitsandbytes, text, training_of, uncompiled_optimizers
 
 REFUSED = {"optimizer_in_backward": "needs all gradients at once"}
 
@@ -72,3 +72,21 @@ def test_gradients_are_clipped_before_they_are_used_or_clipping_is_refused(
 def test_training_without_clipping_would_be_told_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clipped, unclipped = two_steps([], monkeypatch, max_grad_norm=LARGEST), two_steps([], monkeypatch)
     assert relative_error(unclipped.updates, clipped.updates) > 1.0
+
+
+def test_groups_of_parameters_do_not_change_the_norm() -> None:
+    def in_groups(parameters: Any) -> torch.optim.Optimizer:
+        every = list(parameters)
+        biases = [one for one in every if one.dim() == 1]
+        return torch.optim.SGD([{"params": biases}, {"params": [one for one in every if one.dim() > 1]}], lr=1.0)
+
+    def norms(build: Any) -> list[torch.Tensor]:
+        training = training_of("gpt2", layers=3, dropout=0.0, build_optimizer=build)
+        found = []
+        for seed in range(4):  # The order of a sum does not round every time.
+            training.backward(training.forward(text(2, 16, seed)))
+            found.append(training.clip_grad_norm(LARGEST))
+            training.optimizer.zero_grad()
+        return found
+
+    assert norms(in_groups) == norms(lambda parameters: torch.optim.SGD(parameters, lr=1.0)), "to the bit"
