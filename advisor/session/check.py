@@ -92,7 +92,7 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
     found = _differences(request, file, known, source, hardware)
     found += known.identity.changes(source.root)
     if known.identity.model is not None:
-        look = look_at_model(source, request.seed, tell)
+        look = look_at_model(source, request.seed, known.identity.model, tell)
         if look.outcome is Outcome.FAILED:
             raise WorkloadError(look.reason, look.traceback_text)
         if look.identity is None:

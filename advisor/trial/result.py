@@ -90,7 +90,7 @@ class ProbeResult(Result, frozen=True, kw_only=True, tag="probe"):
 
 
 class LookResult(Result, frozen=True, kw_only=True, tag="look"):
-    """The model's current identity."""
+    """The model's current identity; without it and without a failure, the model cannot be built without memory."""
 
     identity: ModelIdentity | None = None
 

@@ -155,7 +155,14 @@ class ProbeTrial(Trial[ProbeResult], frozen=True, kw_only=True, tag="probe"):
 
 
 class LookTrial(Trial[LookResult], frozen=True, kw_only=True, tag="look"):
-    """Build the model, and check that it and its batches have not changed."""
+    """Build the model, and say what it and its batches are.
+
+    Attributes:
+        on_meta: Build it without memory. The process must not build it for real afterwards: the user's code may have
+            kept tensors without values.
+    """
+
+    on_meta: bool = False
 
 
 class CountTrial(Trial[CountResult], frozen=True, kw_only=True, tag="count"):

@@ -83,7 +83,7 @@ def _digest(files: Sequence[Path], root: Path, roots: Collection[str], optimizer
             return digest_of("\n".join(_words(one, numbers=numbers)))
 
         parts = [_of_file([one for one in whole if one.file == number], digest) for number in range(len(files))]
-    except (RecursionError, MemoryError):
+    except (RecursionError, MemoryError, ValueError):  # the last for a number with thousands of digits
         return digest_of(*(file.read_bytes() for file in files))
     first, *others = parts
     return digest_of(first, *sorted(others))

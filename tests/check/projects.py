@@ -18,7 +18,7 @@ from advisor.trial.spec import Trial
 from advisor.trial.worker.run_trial import run_trial
 from advisor.workload.source import resolve_source
 
-__all__ = ["SHORT", "Project", "look_here"]
+__all__ = ["SHORT", "Project", "forget_modules", "look_here"]
 
 SHORT: dict[str, Any] = {
     "search_space": "smoke",
@@ -139,12 +139,12 @@ class _Here:
     def __exit__(self, *_: object) -> None: ...
 
     def run(self, spec: Trial[Any]) -> LookResult:
-        _forget_modules()
+        forget_modules()
         try:
             result: LookResult = run_trial(spec, lambda text: None)[0]
             return result
         finally:
-            _forget_modules()
+            forget_modules()
 
 
 def look_here(monkeypatch: Any) -> None:
@@ -152,7 +152,8 @@ def look_here(monkeypatch: Any) -> None:
     monkeypatch.setattr(same_model, "Runner", _Here)
 
 
-def _forget_modules() -> None:
+def forget_modules() -> None:
+    """Files of the same names were loaded from other folders."""
     for name in [name for name in sys.modules if name.startswith("momadvise_workload_") or name == "parts"]:
         del sys.modules[name]
     sys.path[:] = [path for path in sys.path if not Path(path, "cfg.json").exists()]

@@ -10,14 +10,17 @@ import pytest
 import advisor
 from advisor.errors import OutputFolderError
 from advisor.hardware.detect import detect_hardware
+from advisor.measure.batches.model_identity import built_on_meta, identity_of
 from advisor.report.json_documents import json_answer
 from advisor.session.request import TuneRequest
+from advisor.session.setup.same_model import look_at_model
 from advisor.session.setup.versions import versions
 from advisor.session.study import StudyMarker, default_folders, open_study, study_marker
+from advisor.workload._loading import load_workload
 from advisor.workload.source import resolve_source
 from tests.session.test_same_study import StoppedError, StoppingBeforeTrials
 
-from .projects import Project, look_here
+from .projects import Project, forget_modules, look_here
 
 HERE = detect_hardware("cpu")
 
@@ -32,6 +35,7 @@ def marker(project: Project, *, seed: int = 0, memory: float = 1.0, **versions_n
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(tmp_path)
+    forget_modules()
     return Project(tmp_path)
 
 
@@ -72,6 +76,28 @@ def test_a_study_of_an_older_version_is_refused_with_the_reason(project: Project
     Path("out/study.json").write_bytes(msgspec.json.encode(old))
     with pytest.raises(OutputFolderError, match="an older version of momadvise measured it"):
         open_study(Path("out"), marker(project))
+
+
+def test_a_model_without_memory_is_described_as_a_real_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_here(monkeypatch)
+    source = resolve_source(project.folder / "model.py")
+    workload = load_workload(source)
+    meta = built_on_meta(workload, 0, {})
+    assert meta is not None
+    assert {one.device.type for one in meta.parameters()} == {"meta"}
+    described = [identity_of(model, workload, workload.make_batch, 0) for model in (meta, workload.build_model())]
+    assert described[0] == described[1]
+    assert look_at_model(source, 0, described[0]).identity == described[0]
+
+
+def test_a_model_whose_code_reads_values_is_built_for_real(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_here(monkeypatch)
+    project.edit("parts.py", "super().__init__()", "super().__init__()\n        dim = int(torch.tensor(dim).item())")
+    source = resolve_source(project.folder / "model.py")
+    workload = load_workload(source)
+    assert built_on_meta(workload, 0, {}) is None
+    known = identity_of(workload.build_model(), workload, workload.make_batch, 0)
+    assert look_at_model(source, 0, known).identity == known
 
 
 @pytest.mark.slow

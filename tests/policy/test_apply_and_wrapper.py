@@ -104,7 +104,7 @@ def test_the_library_call_takes_a_policy_an_answer_or_a_file(tmp_path: Path) -> 
     path.write_text("schema: 1\npolicy: {micro_batch: 2, methods: {checkpoint: {every: 1}}}\n")
     from_file = advisor.apply_policy(path, build(), device="cpu")
     from_policy = advisor.apply_policy(
-        advisor.Policy(methods=(advisor.setting("checkpoint", every=1),), micro_batch=2), build(), device="cpu"
+        advisor.Policy(methods=(advisor.use("checkpoint", every=1),), micro_batch=2), build(), device="cpu"
     )
     assert from_file.step(batch(2)).item() == from_policy.step(batch(2)).item()
 

@@ -80,3 +80,8 @@ def test_where_a_name_is_computed_every_definition_counts(tmp_path: Path, call: 
 def test_a_name_in_a_text_reaches_what_it_names(tmp_path: Path) -> None:
     code = CODE.replace("helper.net(SCALE)", "getattr(helper, 'unused')()")
     assert digest(tmp_path, code) != digest(tmp_path, code, HELPER.replace("return 4", "return 5"))
+
+
+def test_a_number_that_python_does_not_print_counts_byte_by_byte(tmp_path: Path) -> None:
+    long = CODE + "x = 0x" + "f" * 4000 + "\n"
+    assert digest(tmp_path, long) == digest(tmp_path, long) != digest(tmp_path, long.replace("= 0xf", "= 0xe"))

@@ -22,7 +22,7 @@ from advisor.trial.result import LookResult, ProbeResult
 from advisor.trial.spec import LookTrial
 from advisor.workload.difference import Difference, Weight
 from advisor.workload.fingerprint import digest_of
-from advisor.workload.identity import Identity
+from advisor.workload.identity import Identity, ModelIdentity
 from advisor.workload.workload import WorkloadSource
 
 __all__ = ["OF_ANOTHER_STUDY", "identity_in", "keep_identity", "look_at_model", "model_of", "what_has_changed"]
@@ -63,7 +63,7 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     if any(one.weight in OF_ANOTHER_STUDY for one in changes) or known.model is None or _looked_at(folder):
         return changes
     progress.note("looking whether the model is what it was")
-    result = look_at_model(request.source, request.seed)
+    result = look_at_model(request.source, request.seed, known.model)
     if result.identity is not None:
         found = known.model.differences(result.identity)
         if not found and launch_identity() is not None:
@@ -74,19 +74,30 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     return changes
 
 
-def look_at_model(source: WorkloadSource, seed: int, tell: Callable[[str], None] = lambda words: None) -> LookResult:
-    """Build a model in a worker, and say what it is."""
-    look = LookTrial(
-        workload=source,
-        policy=Policy(micro_batch=2),
-        device="cpu",  # a model is built there, wherever it is trained
-        memory_limit_bytes=2**62,
-        seed=seed,
-        measure_seconds=_SECONDS,
-        time_limit_seconds=_SECONDS,
-    )
-    with PrivateFolder("look") as apart, Runner(apart, tell=tell) as runner:
-        return runner.run(look)  # nothing of it is the study's
+def look_at_model(
+    source: WorkloadSource, seed: int, known: ModelIdentity, tell: Callable[[str], None] = lambda words: None
+) -> LookResult:
+    """Build a model in a worker, and say what it is.
+
+    It is built without memory first. Where that cannot be done, or shows a difference from what is ``known``, it is
+    built for real, in another process.
+    """
+    for on_meta in (True, False):
+        look = LookTrial(
+            workload=source,
+            policy=Policy(micro_batch=2),
+            device="cpu",  # a model is built there, wherever it is trained
+            memory_limit_bytes=2**62,
+            seed=seed,
+            on_meta=on_meta,
+            measure_seconds=_SECONDS,
+            time_limit_seconds=_SECONDS,
+        )
+        with PrivateFolder("look") as apart, Runner(apart, tell=tell) as runner:
+            result = runner.run(look)  # nothing of it is the study's
+        if result.outcome is not Outcome.OK or (result.identity and not known.differences(result.identity)):
+            break
+    return result
 
 
 def model_of(folder: StudyFolder) -> str:

@@ -65,19 +65,15 @@ def probe(bench: Bench[ProbeTrial]) -> ProbeResult:
         Exception: What the user's code raises.
     """
     threads = thread_rates(bench.device)
-    on_meta = bench.data.identity_on_meta()
-    identities: list[ModelIdentity] = [] if on_meta is None else [on_meta]
-
-    def look(model: torch.nn.Module) -> None:
-        if not identities:
-            identities.append(bench.data.identity_of(model))
-
+    identities: list[ModelIdentity] = []
     with sharing_among(undisturbed_threads(threads)):
         bench.data.look_at_sizes()
         batch = bench.data.batches(bench.spec.policy.global_batch)[0]
         with (
             bench.meter() as meter,
-            bench.training(bench.spec.policy, look=look) as training,
+            bench.training(
+                bench.spec.policy, look=lambda model: identities.append(bench.data.identity_of(model))
+            ) as training,
         ):
             blocks = structure.find_blocks(training.model, bench.workload.blocks)
             found = _first_step(bench, meter, training, batch, blocks)

@@ -47,8 +47,9 @@ _R = TypeVar("_R", bound=Result)
 
 
 def _look(bench: Bench[LookTrial]) -> LookResult:
-    identity = bench.data.identity_on_meta() or bench.data.identity_of(bench.build_model())
-    return bench.spec.ended(Outcome.OK, identity=identity)
+    if bench.spec.on_meta:
+        return bench.spec.ended(Outcome.OK, identity=bench.data.identity_on_meta())
+    return bench.spec.ended(Outcome.OK, identity=bench.data.identity_of(bench.build_model()))
 
 
 WORK: dict[type[Trial[Any]], Callable[[Bench[Any]], Any]] = {
