@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from advisor.training.processes.cut import Cut
+from advisor.training.processes.cut import Cut, require_parts_for
 from advisor.training.processes.distribution import Distribution
 from advisor.training.processes.world import World
 from advisor.training.state_part import StatePart
@@ -53,6 +53,7 @@ class TrainingState:
         for cut in self.cuts:
             model_state = cut.own_model_state(model_state)
             optimizer_state = cut.own_optimizer_state(optimizer_state, self.optimizer)
+        require_parts_for(optimizer_state, size=1)
         self.distribution.load_model_state(self.model, model_state)
         self.distribution.load_optimizer_state(self.optimizer, optimizer_state)
         _lay_out(self.optimizer)

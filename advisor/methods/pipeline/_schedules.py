@@ -32,7 +32,7 @@ def schedule_of(name: str, stages: Sequence[PipelineStage], micro_batches: int) 
     """
     schedule = _schedule_of(name, stages, micro_batches)
     if dist.get_backend(stages[0].group) == "fake":
-        schedule._warmup_p2p = _unasked  # type: ignore[method-assign]
+        schedule._warmup_p2p = _unasked  # type: ignore[assignment, method-assign]
     return schedule
 
 
