@@ -171,9 +171,9 @@ def _length_by_chance(noise: GradientError) -> float:
     """How far off the length of a gradient may be by chance, relative.
 
     One other run may have nearly the same length by accident. Two runs with other masks share a part of their gradient;
-    at right angles to it each has a random part, which is ``error**2 / 2`` of the square of the length. Had one run none
-    of it and the other twice as much, which is the most to reckon with, the lengths would differ by ``error**2 / 2``.
-    Masks make an ``error`` of up to 0.7, and so 0.25: less than the defects that lengths must show.
+    at right angles to it each has a random part, ``error**2 / 2`` of the square of the length. Had one run none of it
+    and the other twice as much, which is the most to reckon with, the lengths would differ by ``error**2 / 2``. Masks
+    make an ``error`` of up to 0.7, and so 0.25: less than the defects that lengths must show.
     """
     return max(CHANCES * abs(noise.norm_ratio - 1), noise.error**2 / 2)
 

@@ -1,4 +1,4 @@
 """Tensor and sequence parallelism, derived from what a block computes.
 
-Called by methods and trial.
+Called by methods.
 """
