@@ -21,7 +21,7 @@ from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import worst_fidelity
+from advisor.methods.compose import starts_slowly, worst_fidelity
 from advisor.policy.file import PolicyFile, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
@@ -250,7 +250,7 @@ class _Verifier:
 
     def _spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
         evidence = self.file.evidence
-        slow = any(get_method(setting.name).slow_start for setting in self.policy.methods)
+        slow = starts_slowly(self.policy.methods)
         return kind(
             workload=self.request.source,
             policy=policy,
