@@ -170,8 +170,10 @@ def _excused(error: StateError, chance: StateError | None) -> bool:
 def _length_by_chance(noise: GradientError) -> float:
     """How far off the length of a gradient may be by chance, relative.
 
-    One other run may have nearly the same length by accident. A random part that is at right angles to the rest, and
-    ``error`` of it, makes a gradient ``error**2 / 2`` longer: so much is expected whatever that run showed.
+    One other run may have nearly the same length by accident. Two runs with other masks share a part of their gradient;
+    at right angles to it each has a random part, ``error**2 / 2`` of the square of the length. Had one run none of it
+    and the other twice as much, which is the most to reckon with, the lengths would differ by ``error**2 / 2``. Masks
+    make an ``error`` of up to 0.7, and so 0.25: less than the defects that lengths must show.
     """
     return max(CHANCES * abs(noise.norm_ratio - 1), noise.error**2 / 2)
 

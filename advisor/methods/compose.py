@@ -31,6 +31,7 @@ __all__ = [
     "misplaced",
     "missing_dependency",
     "settings_of",
+    "starts_slowly",
     "validate_setting",
     "worst_fidelity",
 ]
@@ -244,6 +245,11 @@ def fidelity_of(setting: MethodSetting) -> Fidelity:
 def draws_other_masks(settings: Sequence[MethodSetting], facts: Facts) -> bool:
     """Whether dropout draws other masks than in plain training: single losses then differ by chance."""
     return facts.has_dropout and any(get_method(setting.name).other_masks for setting in settings)
+
+
+def starts_slowly(settings: Sequence[MethodSetting]) -> bool:
+    """Whether one of the methods takes long to start at any batch."""
+    return any(get_method(setting.name).slow_start for setting in settings)
 
 
 def apply_settings(training: Training, settings: Sequence[MethodSetting]) -> None:

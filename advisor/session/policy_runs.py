@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.measurement import Measurement
-from advisor.methods.catalogue import get_method
+from advisor.methods.compose import starts_slowly
 from advisor.policy.file import PolicyFile
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
@@ -78,7 +78,7 @@ class PolicyRuns:
     def spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
         """A trial of the workload at the file's size of the model."""
         evidence = self.file.evidence
-        slow = any(get_method(setting.name).slow_start for setting in self.file.policy.methods)
+        slow = starts_slowly(self.file.policy.methods)
         return kind(
             workload=self.source,
             policy=policy,

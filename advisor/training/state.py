@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from advisor.training.processes.cut import Cut
+from advisor.training.processes.cut import Cut, require_parts_for
 from advisor.training.processes.distribution import Distribution
 from advisor.training.processes.world import World
 from advisor.training.state_part import StatePart
@@ -72,6 +72,7 @@ class TrainingState:
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
         for cut in self.cuts:
             state = cut.own_optimizer_state(state, self.optimizer)
+        require_parts_for(state, size=1)
         self.distribution.load_optimizer_state(self.optimizer, state)
         _lay_out(self.optimizer)
 

@@ -44,7 +44,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             whole on each.
         tensor_plans: Devices that can -> how, as what divides layers keeps it in a policy.
         tensor_refusals: Numbers of devices that cannot -> why not, e.g. ``"4 devices cannot share 2 heads"``.
-        tensor_whole: Numbers of devices that can -> which matrices of the blocks stay whole all the same, and why.
+        tensor_whole: Numbers of devices that can -> which share of the blocks stays whole all the same, and why.
         sequence_refusals: Numbers of devices that cannot divide the tokens of a sample between layers -> why not.
         vocabulary_refusals: Numbers of devices that cannot share the rows of embedding and output layer -> why not.
         compiler: Why ``torch.compile`` cannot make kernels here; empty if it can.

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError, WorkloadError
+from advisor.training.processes.cut import IN_PARTS, require_parts_for
 from advisor.training.state_part import StatePart
 from advisor.training.training import Phase, Training
 from tests.methods.tiny import adamw, convnet, gpt2, images, text
@@ -205,6 +206,22 @@ class TestState:
         other.load_state_dict(training.state_dict())
         assert other.gradient_scaler is not None
         assert other.gradient_scaler.get_scale() == 8.0
+
+    @pytest.mark.parametrize("count", [2, 3])
+    def test_state_that_was_saved_in_parts_is_refused_by_another_number_of_processes(self, count: int) -> None:
+        training = Training(gpt2(2), build_optimizer=adamw)
+        training.step(text(4))
+        state = training.state_dict()
+        first = state["optimizer"]["state"][0]
+        first["exp_avg"] = {IN_PARTS: [first["exp_avg"]] * count}
+        other = Training(gpt2(2), build_optimizer=adamw)
+        before = {name: one.clone() for name, one in other.model.state_dict().items()}
+        with pytest.raises(
+            MethodRefusedError, match=f"parts of {count} tensor-parallel devices and is to be loaded by 1;"
+        ):
+            other.load_state_dict(state)
+        assert all(torch.equal(one, before[name]) for name, one in other.model.state_dict().items())
+        require_parts_for(state["optimizer"], count)
 
 
 class TestSetUp:

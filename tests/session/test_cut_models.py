@@ -24,7 +24,7 @@ from advisor.search.study.sampler import Proposer
 from advisor.session.climb import SizeSearch
 from advisor.session.setup import device_counts
 from advisor.session.setup.device_counts import build_on_devices, with_global_batch
-from advisor.session.setup.fit import within_fidelity
+from advisor.session.setup.fit import what_stays_whole, within_fidelity
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.sized_trials import SizedTrials
@@ -222,6 +222,15 @@ class TestWhatIsPredicted:
         candidate, devices = self.evaluated(2 * GIB, parameter_bytes=GIB // 8)
         assert not any(isinstance(spec, PredictTrial) for spec in devices.ran)
         assert candidate.outcome is Outcome.OK
+
+
+def test_what_stays_whole_is_said_with_its_share_for_every_mesh_that_divides_layers() -> None:
+    reasons = {
+        degree: f"{degree}0 % of the blocks' parameters stay whole on every device: experts" for degree in (2, 8)
+    }
+    facts = msgspec.structs.replace(FACTS, tensor_whole=reasons)
+    said = what_stays_whole(meshed(1, 2, 4), facts)
+    assert said == [f"where 2 devices divide each layer, {reasons[2]}"], "no mesh has 8"
 
 
 class TestReferences:

@@ -49,8 +49,8 @@ class Pipeline(Method):
 
     A stage runs the model's own forward function and the user's own loss: blocks of other stages are left out, and only
     hidden states travel. Masks and positions are computed by every stage. Micro-batches are those of gradient
-    accumulation, and must have the same shapes. The first step measures the time of every block; a training by the
-    same policy then cuts the model where the slowest stage is fastest.
+    accumulation, and must have the same shapes. The first step measures time and memory of every block; a training by
+    the same policy then cuts the model where the slowest stage is fastest, among the cuts that fit.
 
     ``schedule=gpipe`` with one micro-batch is naive model parallelism: one device works at a time.
     ``training.forward`` and ``backward`` cannot be called apart: a step runs passes of several micro-batches in turn.

@@ -50,6 +50,13 @@ class Derivation:
         """Why parts of the blocks stay whole, each once."""
         return tuple(dict.fromkeys(reason for plan in self.plans for reason in plan.reasons))
 
+    @property
+    def whole_words(self) -> str:
+        """Which share of the blocks stays whole, and why; empty if nothing does that holds matrices."""
+        if not self.reasons:
+            return ""
+        return f"{self.whole_share:.0%} of the blocks' parameters stay whole on every device: {'; '.join(self.reasons)}"
+
     def require(self, *, sequence: bool) -> None:
         """Refuse what cannot be done.
 

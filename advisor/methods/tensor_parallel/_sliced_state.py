@@ -8,14 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._block_plan import Slice
 from advisor.methods.tensor_parallel._collectives import ProcessRanks
+from advisor.training.processes.cut import IN_PARTS
 from advisor.training.processes.exchange import told
 
 __all__ = ["SlicedState"]
-
-_PARTS = "parts of tensor-parallel devices"
 
 
 class SlicedState:
@@ -76,21 +74,10 @@ class SlicedState:
         return state if self._ranks.rank == 0 else {}
 
     def part_of_entry(self, name: str, value: Any) -> Any:
-        """This rank's part of something that an optimizer keeps of a parameter.
-
-        Raises:
-            MethodRefusedError: It was kept in the parts of another number of ranks.
-        """
-        if not (isinstance(value, dict) and _PARTS in value):
-            return self.part(name, value)
-        parts = value[_PARTS]
-        if len(parts) != self._ranks.size:
-            raise MethodRefusedError(
-                f"the optimizer keeps its state of {name} in another form than that of the parameter, which was saved "
-                f"in the parts of {len(parts)} tensor-parallel devices, but here are {self._ranks.size}; load it on as "
-                "many, or load the model alone"
-            )
-        return parts[self._ranks.rank]
+        """This rank's part of something that an optimizer keeps of a parameter."""
+        if isinstance(value, dict) and IN_PARTS in value:
+            return value[IN_PARTS][self._ranks.rank]
+        return self.part(name, value)
 
     def _whole_entry(self, name: str, value: Any) -> Any:
         part = self._slices.get(name)
@@ -106,4 +93,4 @@ class SlicedState:
         on_host = torch.utils._pytree.tree_map(
             lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, parts
         )
-        return {_PARTS: on_host}
+        return {IN_PARTS: on_host}

@@ -82,9 +82,8 @@ def slice_training(training: Training, *, sequence: bool, vocabulary: bool) -> N
     training.cuts.append(parallel)
     training.forward_contexts.append(parallel.forward_context)
     training.settled[_NAME] = answer.settled
-    if derivation.reasons:
-        share = f"{derivation.whole_share:.0%} of the blocks' parameters stay whole on every device"
-        training.notes.append(f"tensor_parallel: {share}: {'; '.join(derivation.reasons)}")
+    if derivation.whole_words:
+        training.notes.append(f"tensor_parallel: {derivation.whole_words}")
 
 
 def probed(training: Training, batch: Any, degrees: Iterable[int]) -> dict[str, dict[int, Any]]:
@@ -120,8 +119,8 @@ def probed(training: Training, batch: Any, degrees: Iterable[int]) -> dict[str, 
         found["tensor_plans"][degree] = written_plan(derivation)
         if derivation.no_sequence:
             found["sequence_refusals"][degree] = f"sequence=True cannot divide the tokens: {derivation.no_sequence}"
-        if derivation.reasons:
-            found["tensor_whole"][degree] = "; ".join(derivation.reasons)
+        if derivation.whole_words:
+            found["tensor_whole"][degree] = derivation.whole_words
         try:
             reason = why_not_sliced(model, vocabulary_weights(model, blocks), degree)
         except MethodRefusedError as error:

@@ -25,7 +25,7 @@ from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
 from advisor.methods.tensor_parallel._written_plan import written_plan
 from advisor.training.block_call import BlockCall
 from advisor.training.device_parameter import device_parameter
-from advisor.training.processes.cut import Cut
+from advisor.training.processes.cut import Cut, require_parts_for
 from advisor.training.processes.world import World
 from advisor.training.unsaved import Unsaved
 
@@ -149,6 +149,7 @@ class TensorParallel(Cut, Unsaved):
 
     def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
         """This rank's part of an optimizer's state."""
+        require_parts_for(state, self.ranks.size)
         names = self._names(state, optimizer)
         held = {
             index: {key: self._state.part_of_entry(names[index], value) for key, value in entries.items()}

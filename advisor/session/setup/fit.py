@@ -17,7 +17,7 @@ from advisor.session.request import TuneRequest
 from advisor.session.setup.device_counts import build_on_devices, with_global_batch
 from advisor.workload.facts import Facts
 
-__all__ = ["fit_to_workload", "within_fidelity"]
+__all__ = ["fit_to_workload", "what_stays_whole", "within_fidelity"]
 
 
 def fit_to_workload(
@@ -56,7 +56,19 @@ def fit_to_workload(
     split, resolved, beyond = within_fidelity(split, resolved, facts)
     if beyond:
         say(beyond)
+    for note in what_stays_whole(resolved, facts):
+        say(note)
     return split, resolved
+
+
+def what_stays_whole(space: ResolvedSpace, facts: Facts) -> list[str]:
+    """What devices that divide each layer cannot divide, for every number of them on some mesh of the space."""
+    degrees = sorted({mesh.tensor for _, mesh in space.places})
+    return [
+        f"where {degree} devices divide each layer, {facts.tensor_whole[degree]}"
+        for degree in degrees
+        if degree in facts.tensor_whole
+    ]
 
 
 def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goal, ResolvedSpace, str]:

@@ -10,7 +10,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_measured
 from advisor.measure.measurement import Sizing
-from advisor.methods.catalogue import get_method
+from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.report.wording import comparison_words
 from advisor.search.sizing.batching import Batch
@@ -188,7 +188,7 @@ class ComparingEvaluator(Evaluator):
         if leader.speedup is None or leader.speedup.low <= _CLEARLY or model is None or sizing is None:
             return
         # To rebuild one that compiles, after a trial that needed the memory, would cost more time than it saves.
-        compiles = any(get_method(setting.name).slow_start for setting in combination.settings)
+        compiles = starts_slowly(combination.settings)
         if self._turns.pacesetter == Combination() and not compiles:
             self._turns.pacesetter, self._turns.leader = combination, leader
             self._turns.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
@@ -212,7 +212,7 @@ class ComparingEvaluator(Evaluator):
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
         ladder: list[Policy] = []
-        compiles = any(get_method(setting.name).slow_start for setting in first.methods)
+        compiles = starts_slowly(first.methods)
         if self._best_batch is not None and (self._peaked or compiles):
             return ()  # the best batch is known, or each batch would have to be compiled for
         before = first

@@ -10,7 +10,7 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.goal import GoalKind
 from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.timing import NEAR
-from advisor.methods.catalogue import get_method
+from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.search.sizing.batching import (
     AFTER_FLUSHES,
@@ -275,7 +275,7 @@ class Evaluator:
 
         Not where a method compiles: a second batch triggers code for dynamic shapes, which will not be run later.
         """
-        compiles = any(get_method(setting.name).slow_start for setting in policy.methods)
+        compiles = starts_slowly(policy.methods)
         if not self._times_half or compiles or policy.micro_batch == 1:
             return None
         batch = self._chosen(policy.micro_batch, Combination.of(policy), _HALF)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,8 +11,7 @@ import msgspec
 from advisor.goal import GoalKind
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Sizing
-from advisor.methods.catalogue import get_method
-from advisor.methods.setting import MethodSetting
+from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import StepWork
 from advisor.search.sizing.memory_model import MemoryModel
@@ -116,7 +115,7 @@ class Trials:
             share = max(1, largest_of_samples(self.most_samples, combination, self._goal))
             largest_batch = share if largest_batch is None else min(largest_batch, share)
         batch = self.first_batch if largest_batch is None else min(self.first_batch, largest_batch)
-        if self.turns.compare_at is not None and _starts_slowly(combination.settings):
+        if self.turns.compare_at is not None and starts_slowly(combination.settings):
             # Code compiled for a second batch is not the code that will run, so use the comparison's batch alone. Its
             # losses do not compare with plain training's first batch; if it leads, the guard compares more steps.
             batch = largest_batch = self.turns.compare_at
@@ -140,7 +139,7 @@ class Trials:
         pacesetter = self.turns.pacesetter
         known = self.model_of(pacesetter), self.sizing_of(pacesetter)
         beside = None if alone else self.turns.beside_profiling_runs(combination, first_batch, *known)
-        slow_start = _starts_slowly(combination.settings)
+        slow_start = starts_slowly(combination.settings)
         limit_seconds = self._limits.hard_limit_seconds(
             None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
         )
@@ -208,7 +207,7 @@ class Trials:
                 TimeTrial,
                 policy,
                 measure_seconds=measure_seconds,
-                hard_limit_seconds=limit_of(expected, slow_start=_starts_slowly(policy.methods)),
+                hard_limit_seconds=limit_of(expected, slow_start=starts_slowly(policy.methods)),
                 outpaced_below_samples_per_second=outpaced_below,
                 outpaced_below_speedup=self.turns.pace(outpaced_below, leader),
                 smaller=smaller,
@@ -227,26 +226,19 @@ class Trials:
 
     def count_work(self, policy: Policy) -> StepWork | None:
         """Count the work of a policy's step from a trace, without running it; ``None`` if it cannot be counted."""
-        spec = self._spec(
-            PredictTrial,
-            policy,
-            hard_limit_seconds=self._limits.trace_limit_seconds,
-            memory_limit_bytes=self._context.usable_bytes,
-            counts_work=True,
-        )
-        return self._run(spec).work
+        return self._traced(policy, counts_work=True).work
 
     def fullest_bytes(self, combination: Combination) -> int | None:
         """What one sample takes on the fullest device of a mesh, where that is a question that a trace answers."""
-
-        def traced(policy: Policy, rank: int) -> PredictResult:
-            seconds, usable = self._limits.trace_limit_seconds, self._context.usable_bytes
-            return self._run(
-                self._spec(PredictTrial, policy, hard_limit_seconds=seconds, memory_limit_bytes=usable, rank=rank)
-            )
-
         policy = combination.policy(1, profiled_passes(combination, self._goal), settled=self._settled(combination))
-        return fullest_bytes(policy, self._context.facts, self._goal.limit_on(combination.gpu_count), traced)
+        limit = self._goal.limit_on(combination.gpu_count)
+        return fullest_bytes(policy, self._context.facts, limit, lambda policy, rank: self._traced(policy, rank=rank))
+
+    def _traced(self, policy: Policy, **asked: Any) -> PredictResult:
+        seconds, usable = self._limits.trace_limit_seconds, self._context.usable_bytes
+        return self._run(
+            self._spec(PredictTrial, policy, hard_limit_seconds=seconds, memory_limit_bytes=usable, **asked)
+        )
 
     def _settled(self, combination: Combination) -> dict[str, str]:
         """What the probe has settled already, of the model that it saw."""
@@ -261,7 +253,7 @@ class Trials:
                 ConfirmTrial,
                 policy,
                 hard_limit_seconds=self._limits.confirmation_limit_seconds(
-                    expected, slow_start=_starts_slowly(policy.methods)
+                    expected, slow_start=starts_slowly(policy.methods)
                 ),
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
@@ -304,7 +296,7 @@ class Trials:
             FidelityTrial,
             combination.policy(micro_batch, passes, settled=None if sizing is None else sizing.settled),
             measure_seconds=self._limits.comparison_step_seconds,
-            hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=_starts_slowly(combination.settings)),
+            hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=starts_slowly(combination.settings)),
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
             fidelity_steps=_COMPARED_STEPS,
             other_chance=other_chance,
@@ -355,7 +347,3 @@ class Trials:
             time_limit_seconds=hard_limit_seconds,
             **asked,
         )
-
-
-def _starts_slowly(settings: Sequence[MethodSetting]) -> bool:
-    return any(get_method(setting.name).slow_start for setting in settings)

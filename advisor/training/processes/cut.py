@@ -14,9 +14,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from advisor.errors import MethodRefusedError
 from advisor.training.processes.world import World
 
-__all__ = ["Cut", "LeftPass", "clip_across_cuts", "share_overflow"]
+__all__ = ["IN_PARTS", "Cut", "LeftPass", "clip_across_cuts", "require_parts_for", "share_overflow"]
+
+IN_PARTS = "parts of tensor-parallel devices"
+"""Marks what an optimizer keeps of a parameter in a form that cannot be joined: the processes' parts, in order."""
 
 _T = TypeVar("_T")
 
@@ -80,6 +84,27 @@ class Cut:
     def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
         """This process's part of an optimizer's state; the inverse of :meth:`whole_optimizer_state`."""
         raise NotImplementedError
+
+
+def require_parts_for(state: Mapping[str, Any], size: int) -> None:
+    """Require that what could not be joined is loaded by as many processes as it was saved by.
+
+    Args:
+        state: An optimizer's state.
+        size: How many hold a parameter together here.
+
+    Raises:
+        MethodRefusedError: It was saved by another number.
+    """
+    for entries in state.get("state", {}).values():
+        for value in entries.values() if isinstance(entries, Mapping) else ():
+            if isinstance(value, dict) and IN_PARTS in value and len(value[IN_PARTS]) != size:
+                raise MethodRefusedError(
+                    "the optimizer keeps its state in another form than that of the parameters (coded in 8 bits, for "
+                    f"example), which was saved in the parts of {len(value[IN_PARTS])} tensor-parallel devices and is "
+                    f"to be loaded by {size}; load it on as many, or load state['model'] into the model before the "
+                    "policy is applied, and let the optimizer start anew"
+                )
 
 
 def clip_across_cuts(
