@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,17 +12,15 @@ from advisor.decide.answer import Answer
 from advisor.decide.policy_status import PolicyCheck
 from advisor.errors import OptionError
 from advisor.exports.trainer_file import TrainerFile, read_trainer_file
-from advisor.goal import Fidelity, GoalKind, Preference, Price
-from advisor.goal_text import parse_floor, parse_gpu_counts
-from advisor.options import CHECK, GOAL, TUNE, Option, options_of
-from advisor.policy.baseline import baseline_of_file
-from advisor.search.propose.proposal import SamplerName
+from advisor.goal import Preference
+from advisor.goal_text import parse_gpu_counts
+from advisor.option_values import text_of, value_of
+from advisor.options import CHECK, GOAL, TUNE, options_of
 from advisor.session.request import TuneRequest
 from advisor.session.setup.several_nodes import nodes_from
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted
-from advisor.text.ranges import MOST, check_above_zero, whole
-from advisor.text.units import MOST_BYTES, parse_bytes, parse_duration
+from advisor.text.ranges import whole
 from advisor.workload.function_source import source_from_functions
 from advisor.workload.importing import refuse_while_importing
 from advisor.workload.source import resolve_source, stating
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from advisor.report.progress import Progress
 
 __all__ = ["Answer", "PolicyCheck", "check", "tune"]
-
-_ENUMS: dict[str, type[enum.Enum]] = {"goal": GoalKind, "fidelity": Fidelity, "sampler": SamplerName}
 
 
 def tune(
@@ -224,7 +219,7 @@ def check(
         value = given.get(option.keyword)
         if option.in_library and value is not None:
             record, _, field = (option.field or option.keyword).rpartition(".")
-            records[record][field] = value if option.kind == "switch" else _read(value, option)
+            records[record][field] = value if option.kind == "switch" else value_of(value, option)
     request = CheckRequest(
         policy_file=path_of(policy, "A policy file", OptionError),
         source=_source(model, given) if stated else None,
@@ -243,7 +238,7 @@ def _source(model: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> W
         raise OptionError(
             f"Either a model file or functions must be given, but got {quoted(model)} and {', '.join(functions)}."
         )
-    return resolve_source(_text(model, "model"))
+    return resolve_source(text_of(model, "model"))
 
 
 def _request(given: Mapping[str, Any]) -> TuneRequest:
@@ -261,7 +256,7 @@ def _request(given: Mapping[str, Any]) -> TuneRequest:
         value = given.get(option.keyword) if option.keyword != "from_" else None
         if value is not None or (option.default is not None and option.in_library):
             record, _, field = (option.field or option.keyword).rpartition(".")
-            records[record][field] = _read(value, option)
+            records[record][field] = value_of(value, option)
     if trainer is not None:
         records[""]["baseline"] = trainer.baseline
     own = records[""].get("baseline")
@@ -299,64 +294,3 @@ def _model_of(trainer: TrainerFile, given: Mapping[str, Any]) -> str | None:
             "MODEL too: a Python file, hf:TYPE, hf:ORG/NAME or a config.json."
         )
     return trainer.model
-
-
-def _read(value: Any, option: Option) -> Any:
-    """The value that was given for an option, as the request has it."""
-    kind, flag = option.kind, option.flag
-    if option.choices:
-        return _choice(value, option)
-    if kind == "count":
-        return whole(value, flag, most=option.most or MOST)
-    if kind == "price":
-        return Price(usd_per_hour=check_above_zero(value, flag), source=flag, date="as given")
-    return _READERS[kind](value, flag)
-
-
-def _choice(value: object, option: Option) -> enum.Enum:
-    try:
-        return _ENUMS[option.keyword](value)
-    except ValueError:
-        valid = ", ".join(repr(choice) for choice in option.choices)
-        raise OptionError(f"{option.flag} must be one of {valid}, but got {quoted(value)}.") from None
-
-
-def _names(methods: str | Iterable[str], option: str) -> tuple[str, ...]:
-    if not isinstance(methods, Iterable):
-        raise OptionError(f"{option} must be names of methods, but got {quoted(methods)}.")
-    texts = [_text(one, option) for one in (methods.split(",") if isinstance(methods, str) else methods)]
-    names = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
-    if not names:
-        raise OptionError(
-            f"{option} must name at least one method, but got {quoted(methods)}. `momadvise methods` lists them."
-        )
-    return names
-
-
-def _text(value: object, option: str) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str):
-        raise OptionError(f"{option} must be a text, but got {quoted(value)} of type {type(value).__name__}.")
-    return value
-
-
-def _bytes(limit: str | int, option: str) -> int:
-    return parse_bytes(limit, option=option) if isinstance(limit, str) else whole(limit, option, most=MOST_BYTES)
-
-
-def _duration(value: str | float, option: str) -> float:
-    return parse_duration(value, option=option) if isinstance(value, str) else check_above_zero(value, option)
-
-
-_READERS: dict[str, Callable[[Any, str], Any]] = {
-    "text": _text,
-    "path": lambda value, option: path_of(value, option, OptionError),
-    "policy": lambda value, option: baseline_of_file(_text(value, option)),
-    "names": _names,
-    "number": check_above_zero,
-    "bytes": _bytes,
-    "duration": _duration,
-    "devices": lambda value, _: parse_gpu_counts(value),
-    "throughput": lambda value, _: parse_floor(value),
-}

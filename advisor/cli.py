@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from advisor.cli_catalogue import catalogue
 from advisor.command_line import (
     EXIT_USER_ERROR,
     check_parser,
@@ -98,7 +99,7 @@ def _dispatch(arguments: list[str]) -> int:
     from advisor.errors import MomadviseError, TrialError
 
     try:
-        return _catalogue(*arguments) if options is None else run(options)
+        return catalogue(*arguments) if options is None else run(options)
     except MomadviseError as error:
         if options is not None and options.json:
             from advisor.report.json_documents import json_error
@@ -323,31 +324,6 @@ def _as_seen_from_here(path: Path) -> Path:
     except OSError:  # deleted
         return path
     return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def _catalogue(verb: str, *names: str) -> int:
-    if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
-        if names in (("-h",), ("--help",)):
-            sys.stdout.write(tune_parser().format_help())
-            return EXIT_OK
-        complain(f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ''}")
-        return EXIT_USER_ERROR
-    from advisor.hardware.detect import choose_device, detect_hardware, list_devices
-    from advisor.hardware.profiles import load_profiles
-    from advisor.methods.catalogue import CATALOGUE, get_method
-    from advisor.report.catalogue_view import hardware_view, method_view, methods_view
-    from advisor.report.console import SafeConsole
-
-    console = SafeConsole()
-    if verb == "methods":
-        here = detect_hardware()
-        console.print(method_view(get_method(names[0]), here) if names else methods_view(CATALOGUE, here))
-        return EXIT_OK
-    for hardware in list_devices():
-        console.print(hardware_view(hardware, load_profiles().get(hardware.profile or "")))
-    chosen = choose_device()
-    console.print(f"Without --device: {chosen.device} ({chosen.reason}).")
-    return EXIT_OK
 
 
 def _print_error(error: BaseException) -> None:

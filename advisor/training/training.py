@@ -21,11 +21,11 @@ from advisor.training.contexts import entered, evaluation_mode
 from advisor.training.hooks import Hooks
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
+from advisor.training.optimizer.replaced_optimizers import ReplacedOptimizers
+from advisor.training.optimizer.workload_optimizer import built_optimizer, step_without_closure, stepped_parameters
 from advisor.training.processes.cut import clip_across_cuts, share_overflow
 from advisor.training.processes.world import World
-from advisor.training.replaced_optimizers import ReplacedOptimizers
 from advisor.training.state import TrainingState
-from advisor.training.workload_optimizer import built_optimizer, step_without_closure, stepped_parameters
 from advisor.workload.batch_layout import SampleDims
 from advisor.workload.reduction import Reduction
 

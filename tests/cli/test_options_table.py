@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import advisor
-from advisor import api
+from advisor import option_values
 from advisor.cli import main
 from advisor.command_line import Parser, check_parser, export_parser, predict_parser, tune_parser, verify_parser
 from advisor.goal import Preference
@@ -27,8 +27,11 @@ IN_LIBRARY = [option for option in OPTIONS if option.in_library]
 OF_THE_CALL_ALONE = {"model", "seed", "progress", "wait", *FUNCTIONS}
 
 MODEL = "config.json"
+torch = pytest.importorskip("torch")
 SIGNATURE = inspect.signature(advisor.tune)
-TYPES = typing.get_type_hints(advisor.tune, {**vars(api), "torch": pytest.importorskip("torch"), "Progress": object})
+TYPES = typing.get_type_hints(
+    advisor.tune, {**vars(advisor.api), "torch": pytest.importorskip("torch"), "Progress": object}
+)
 MEANINGS = dict(re.findall(r"^    (\w+): (.*(?:\n        .*)*)", inspect.getdoc(advisor.tune) or "", re.MULTILINE))
 
 GIVEN: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -176,7 +179,7 @@ def _without(option: Option) -> list[str]:
 
 @pytest.mark.parametrize("option", [one for one in OPTIONS if one.choices], ids=by_keyword)
 def test_the_choices_are_those_there_are(option: Option) -> None:
-    kind: type[enum.Enum] = api._ENUMS[option.keyword]
+    kind: type[enum.Enum] = option_values._ENUMS[option.keyword]
     assert option.choices == tuple(member.value for member in kind)
 
 

@@ -18,7 +18,7 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_settings
 from advisor.methods.formats._loss_scaling import HalfLossScaler
 from advisor.methods.setting import MethodSetting
-from advisor.training.device_parameter import device_parameter
+from advisor.training.optimizer.device_parameter import device_parameter
 from advisor.training.structure import parameter_bytes
 from advisor.training.training import Training
 from tests.contract.expected import Expected, expected

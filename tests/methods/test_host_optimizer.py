@@ -17,7 +17,7 @@ from advisor.hardware.host import HostMemory
 from advisor.methods.compose import apply_settings, judge
 from advisor.methods.setting import use
 from advisor.text.units import format_bytes
-from advisor.training.device_parameter import device_parameter
+from advisor.training.optimizer.device_parameter import device_parameter
 from advisor.training.processes.world import World
 from advisor.training.structure import parameter_bytes
 from advisor.training.training import Training

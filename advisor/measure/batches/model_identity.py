@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from advisor.measure.batches.batches import make_batches, seed_everything
 from advisor.measure.batches.parts import parts_of
 from advisor.training.batch.tree import leaves_of
-from advisor.training.workload_optimizer import built_optimizer
+from advisor.training.optimizer.workload_optimizer import built_optimizer
 from advisor.workload._user_functions import Workload
 from advisor.workload.fingerprint import digest_of
 from advisor.workload.identity import ModelIdentity

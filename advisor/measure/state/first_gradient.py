@@ -21,7 +21,7 @@ from advisor.files import write_whole
 from advisor.measure.fidelity import GradientError
 from advisor.measure.memory.meter import listening
 from advisor.measure.state.sharded import whole
-from advisor.training.device_parameter import device_parameter
+from advisor.training.optimizer.device_parameter import device_parameter
 from advisor.training.processes.distribution import plain_names
 from advisor.training.training import Phase, Training
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
-from advisor.training.device_parameter import device_parameter
+from advisor.training.optimizer.device_parameter import device_parameter
 from advisor.training.state_part import StatePart
 from advisor.training.structure import matrix_layers, matrix_shape, output_layer
 

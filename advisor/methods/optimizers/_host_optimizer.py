@@ -9,8 +9,8 @@ from torch._guards import detect_fake_mode
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.optimizers.optimizer_class import traits_of
-from advisor.training.device_parameter import stand_in_for
 from advisor.training.memory_side import Side, memory_of
+from advisor.training.optimizer.device_parameter import stand_in_for
 
 __all__ = ["HostStep", "host_bytes"]
 

@@ -24,7 +24,7 @@ from advisor.methods.tensor_parallel._slicing import slice_block
 from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
 from advisor.methods.tensor_parallel._written_plan import written_plan
 from advisor.training.block_call import BlockCall
-from advisor.training.device_parameter import device_parameter
+from advisor.training.optimizer.device_parameter import device_parameter
 from advisor.training.processes.cut import Cut, require_parts_for
 from advisor.training.processes.world import World
 from advisor.training.unsaved import Unsaved

@@ -1,4 +1,4 @@
 """A model of costs and failures, and what it proposes next.
 
-Called by api, decide, search/study and session.
+Called by decide, option_values, search/study and session.
 """

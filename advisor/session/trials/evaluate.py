@@ -24,7 +24,7 @@ from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.trials.candidates import CandidateMaker, Evaluation
-from advisor.session.trials.micro_batches import largest_of_global_batch
+from advisor.session.trials.micro_batches import largest_of_global_batch, usual_batch
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count, format_rate
 from advisor.trial.outcome import Outcome
@@ -33,12 +33,6 @@ from advisor.trial.result import TimeResult
 __all__ = ["Evaluator"]
 
 _ANOTHER_BATCH_WILL_NOT_HELP = (Outcome.FAILED, Outcome.DIVERGED, Outcome.CRASHED)
-
-_USUAL_SEQUENCES = 8
-"""Default batch for text: that of transformers' TrainingArguments."""
-
-_USUAL_SAMPLES = 32
-"""Default batch for anything else: that of most published examples on one device."""
 
 _HALF = 0.5
 """Share of a batch that is timed as well: where memory bandwidth or caches decide, less is sometimes faster."""
@@ -98,7 +92,7 @@ class Evaluator:
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._goal.gpu_counts[0]
         mesh = DATA_ONLY if self._plainest is None else self._plainest.mesh
         if own is None and (self._goal.kind is GoalKind.FASTER or self._own is not None):
-            own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
+            own = usual_batch(self._facts)
         most = self._trials.most_samples
         if own is not None and most is not None and own > most:
             if self._facts.default_batch is not None:
@@ -143,9 +137,8 @@ class Evaluator:
 
     def explain_baseline(self, baseline: Candidate) -> None:
         """Note where the baseline's batch comes from, unless the user stated it."""
-        fixed = self._facts.default_batch is not None or self._goal.global_batch is not None
-        fixed = fixed or (self._own is not None and self._own.states_batch)
-        if fixed or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
+        stated = self._facts.default_batch or self._goal.global_batch or (self._own and self._own.states_batch)
+        if stated or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
             return
         samples = format_count(baseline.policy.micro_batch, "sample")
         self.notes.append(
@@ -330,10 +323,8 @@ class Evaluator:
         """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""
         largest = model.largest_batch(self._goal.limit_on(combination.gpu_count))
         if model.most_samples is not None and largest >= round_batch(model.most_samples):
-            self._note(
-                f"make_batch makes no more than {format_count(self._trials.most_samples or 0, 'sample')}: larger "
-                "batches were not measured"
-            )
+            most = format_count(self._trials.most_samples or 0, "sample")
+            self._note(f"make_batch makes no more than {most}: larger batches were not measured")
         if largest >= 1 and self._goal.global_batch is None:
             longest = self._budget.limits.longest_step_seconds / pipeline_passes(combination.mesh)
             in_time = round_batch(model.largest_within_seconds(longest))

@@ -5,8 +5,20 @@ from __future__ import annotations
 from advisor.goal import Goal
 from advisor.search.sizing.batching import pipeline_passes
 from advisor.search.space.space import Combination
+from advisor.workload.facts import Facts
 
-__all__ = ["largest_of_global_batch", "largest_of_samples", "profiled_passes"]
+__all__ = ["largest_of_global_batch", "largest_of_samples", "profiled_passes", "usual_batch"]
+
+_USUAL_SEQUENCES = 8
+"""Default batch for text: that of transformers' TrainingArguments."""
+
+_USUAL_SAMPLES = 32
+"""Default batch for anything else: that of most published examples on one device."""
+
+
+def usual_batch(facts: Facts) -> int:
+    """The batch that is taken where none is stated."""
+    return _USUAL_SAMPLES if facts.tokens_per_sample is None else _USUAL_SEQUENCES
 
 
 def profiled_passes(combination: Combination, goal: Goal) -> int:

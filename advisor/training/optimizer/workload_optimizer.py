@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from advisor.errors import WorkloadError
-from advisor.training.device_parameter import device_parameter
+from advisor.training.optimizer.device_parameter import device_parameter
 
 __all__ = ["built_optimizer", "step_without_closure", "stepped_parameters"]
 

@@ -1,0 +1,35 @@
+"""``momadvise methods`` and ``momadvise hardware``: what there is, and what of it applies here."""
+
+from __future__ import annotations
+
+import sys
+
+from advisor.command_line import EXIT_USER_ERROR, complain, tune_parser
+
+__all__ = ["catalogue"]
+
+
+def catalogue(verb: str, *names: str) -> int:
+    """Print them; returns the exit status."""
+    if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
+        if names in (("-h",), ("--help",)):
+            sys.stdout.write(tune_parser().format_help())
+            return 0
+        complain(f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ''}")
+        return EXIT_USER_ERROR
+    from advisor.hardware.detect import choose_device, detect_hardware, list_devices
+    from advisor.hardware.profiles import load_profiles
+    from advisor.methods.catalogue import CATALOGUE, get_method
+    from advisor.report.catalogue_view import hardware_view, method_view, methods_view
+    from advisor.report.console import SafeConsole
+
+    console = SafeConsole()
+    if verb == "methods":
+        here = detect_hardware()
+        console.print(method_view(get_method(names[0]), here) if names else methods_view(CATALOGUE, here))
+        return 0
+    for hardware in list_devices():
+        console.print(hardware_view(hardware, load_profiles().get(hardware.profile or "")))
+    chosen = choose_device()
+    console.print(f"Without --device: {chosen.device} ({chosen.reason}).")
+    return 0
