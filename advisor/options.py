@@ -107,7 +107,7 @@ _MEMORY_LIMIT = Option(
 _BATCH = Option(
     "--batch",
     "N",
-    "samples per forward pass today (default: BATCH_SIZE)",
+    "samples per forward pass today",
     "count",
     field="stated.batch_size",
 )

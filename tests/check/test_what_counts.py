@@ -13,6 +13,7 @@ import pytest
 
 import advisor
 from advisor.decide.policy_status import PolicyStatus
+from advisor.goal import Price
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind
 from advisor.methods.setting import use
@@ -243,7 +244,7 @@ def test_what_moves_figures_a_little_warns_and_is_stale_to_a_strict_check(
 def test_another_price_only_picks_anew(project: Project) -> None:
     project.restate("evidence", goal="cheapest")
     project.restate("fingerprints.asked", price=2.5, max_cost_usd=1.0)
-    project.options["price"] = advisor.api.Price(usd_per_hour=3.0, source="--price", date="as given")
+    project.options["price"] = Price(usd_per_hour=3.0, source="--price", date="as given")
     found = project.check()
     assert found.status is HOLDS
     assert found.differences == (Difference(subject="price", was="2.5", now="3.0", weight=Weight.PICK),)
