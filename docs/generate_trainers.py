@@ -84,6 +84,8 @@ def _section(target: Target) -> Iterator[str]:
     for note in target.notes:
         yield f"{note[0].upper()}{note[1:]}."
         yield ""
+    yield target.adapter_words
+    yield ""
     plain = ", ".join(f"`{key}: {_value(value)}`" for key, value in target.plain.items())
     yield f"Plain training: {plain}."
     yield ""
