@@ -151,7 +151,7 @@ HF = Target(
     notes=(
         "read it with HfArgumentParser(TrainingArguments).parse_yaml_file, or TrainingArguments(**mapping)",
         "of a language model whose class is not named ...ForCausalLM, such as GPT2LMHeadModel, the Trainer also counts "
-        'the first label of each row, which none predicts: model.loss_type = "ForCausalLM" makes its loss the mean again',
+        'the first label of each row, which none predicts: model.loss_type = "ForCausalLM" makes its loss a mean again',
     ),
 )
 

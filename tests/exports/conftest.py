@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +14,7 @@ def accelerate_forgets() -> Iterator[None]:
     """Arguments of a trainer set variables of the environment, and the state that all accelerators share."""
     before = dict(os.environ)
     yield
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
+    if state := sys.modules.get("accelerate.state"):
+        state.AcceleratorState._reset_state(reset_partial_state=True)
     os.environ.clear()
     os.environ.update(before)
