@@ -33,6 +33,11 @@ Two marks in a cell are for different values of the method's parameters.
 
 Every key that a trainer might set by itself is written out, because no trainer's defaults are plain training. With
 `--into`, what would contradict the policy is removed, and every change is printed.
+
+What stands behind a mark: every configuration was read by the library and version below, and the tests do so again
+wherever it is installed. For the batch, accumulation, clipping, `checkpoint`, `fused_optimizer` and `precision` in bf16
+of `hf`, and for what `lightning` and `accelerate` say of these, they also train two steps on a CPU and compare the
+parameters with the wrapper's. Formats that need a GPU, and several devices, are read but were not trained.
 """
 
 MARKS = {Status.EXPORTED: "=", Status.APPROXIMATED: "~", Status.ADAPTER: "A", Status.REFUSED: "-"}
@@ -84,6 +89,8 @@ def _section(target: Target) -> Iterator[str]:
     for note in target.notes:
         yield f"{note[0].upper()}{note[1:]}."
         yield ""
+    yield target.adapter_words
+    yield ""
     plain = ", ".join(f"`{key}: {_value(value)}`" for key, value in target.plain.items())
     yield f"Plain training: {plain}."
     yield ""

@@ -105,4 +105,5 @@ ACCELERATE = Target(
         "parallelism_config": "its mesh would be another than the policy's",
     },
     use="accelerate launch --config_file {file} train.py",
+    adapter='advisor.integrations.accelerate.prepare(model, "policy.yaml", accelerator=accelerator)',
 )

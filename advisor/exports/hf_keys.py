@@ -147,7 +147,12 @@ HF = Target(
         "optim_target_modules": "an option of another optimizer",
     },
     use="torchrun --nproc-per-node {gpu_count} train.py {file}",
-    notes=("read it with HfArgumentParser(TrainingArguments).parse_yaml_file, or TrainingArguments(**mapping)",),
+    adapter='advisor.integrations.hf.attach(trainer, "policy.yaml")',
+    notes=(
+        "read it with HfArgumentParser(TrainingArguments).parse_yaml_file, or TrainingArguments(**mapping)",
+        "of a language model whose class is not named ...ForCausalLM, such as GPT2LMHeadModel, the Trainer also counts "
+        'the first label of each row, which none predicts: model.loss_type = "ForCausalLM" makes its loss a mean again',
+    ),
 )
 
 TRAINING_ARGUMENTS = HF

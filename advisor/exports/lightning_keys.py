@@ -70,5 +70,6 @@ LIGHTNING = Target(
     own={"trainer.gradient_clip_val": (), "trainer.accelerator": (), "trainer.num_nodes": ()},
     rivals={"trainer.plugins": "a precision plugin would decide the format"},
     use="python train.py fit --config {file}",
+    adapter='Trainer(strategy=advisor.integrations.lightning.PolicyStrategy("policy.yaml"), devices=1)',
     notes=("without LightningCLI: Trainer(**mapping['trainer']), with a strategy object in place of class_path",),
 )

@@ -89,6 +89,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         rivals: Key that cannot stand beside what is written -> why.
         others: Valid keys that look like a misspelling of one in this table.
         use: How to train with the file, with ``{file}`` and ``{gpu_count}``.
+        adapter: The call that applies a whole policy in this trainer, in place of a file; empty if there is none.
         notes: What else to know of the trainer.
     """
 
@@ -104,7 +105,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     rivals: Mapping[str, str] = {}
     others: frozenset[str] = frozenset()
     use: str = ""
+    adapter: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def adapter_words(self) -> str:
+        """What to do about a method that needs the adapter, as a sentence."""
+        if self.adapter:
+            return f"The adapter applies the whole policy, in place of {self.title}: {self.adapter}"
+        return "There is no adapter for this trainer: train with wrapper.py, in a loop of your own."
 
     @property
     def written(self) -> tuple[str, ...]:

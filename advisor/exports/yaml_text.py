@@ -75,6 +75,8 @@ def _with(text: str, names: list[str], value: Any) -> str:
 
 def _with_entry(text: str, node: Any, names: list[str], value: Any) -> str:
     """The text with a new entry at the end of a mapping."""
+    if node is None:  # everything else was removed
+        return f"{text}{_block(names, value, 0)}"
     if node.flow_style:
         *above, last = names
         entry: Any = {last: value}

@@ -82,5 +82,7 @@ def _usage(export: Export, patched: Patched | None) -> Iterator[RenderableType]:
     yield Text()
     if target.use:
         yield Text(f"Train with: {target.use.format(file=file, gpu_count=export.policy.gpu_count)}", style="dim")
+    if any(line.status is Status.ADAPTER for line in export.lines):
+        yield Text(target.adapter_words, style="yellow")
     for note in target.notes:
         yield Text(f"{note[0].upper()}{note[1:]}.", style="dim")

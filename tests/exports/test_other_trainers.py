@@ -180,17 +180,14 @@ def test_accelerates_mixed_precision_reaches_the_wrappers_parameters(tmp_path: P
     (tmp_path / "a.yaml").write_text(export("accelerate", setting))
     read = ClusterConfig.from_yaml_file(str(tmp_path / "a.yaml"))
     accelerator = accelerate.Accelerator(mixed_precision=read.mixed_precision, cpu=True)
-    try:
-        model = tiny()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=EPSILON, weight_decay=0.0)
-        model, optimizer = accelerator.prepare(model, optimizer)
-        for start in range(0, 4 * STEPS, 4):
-            for first in (start, start + 2):
-                rows = samples(padded=False)[first : first + 2]
-                batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-                accelerator.backward(model(**batch).loss / 2)
-            optimizer.step()
-            optimizer.zero_grad()
-        assert_alike(accelerator.unwrap_model(model), by_the_wrapper(setting, padded=False), 2e-2)
-    finally:
-        accelerator.state._reset_state(reset_partial_state=True)  # of the whole process
+    model = tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=EPSILON, weight_decay=0.0)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for start in range(0, 4 * STEPS, 4):
+        for first in (start, start + 2):
+            rows = samples(padded=False)[first : first + 2]
+            batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+            accelerator.backward(model(**batch).loss / 2)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_alike(accelerator.unwrap_model(model), by_the_wrapper(setting, padded=False), 2e-2)

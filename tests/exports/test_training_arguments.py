@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from transformers import HfArgumentParser, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments, set_seed
 
 from advisor import apply_policy
 from advisor.errors import PolicyError
@@ -51,6 +51,10 @@ def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) ->
         assert arguments.gradient_accumulation_steps == 2
         assert arguments.max_grad_norm == 1.0
         assert not arguments.auto_find_batch_size
+        if setting.name == "fsdp":
+            assert arguments.fsdp_plugin_args["fsdp_version"] == 2
+            assert arguments.fsdp_plugin_args["reshard_after_forward"] is setting.parameters["reshard"]
+            assert arguments.fsdp_plugin_args.get("cpu_offload", False) is setting.parameters["offload"]
         for key, value in yaml.safe_load(text).items():
             if key not in (*off, "fsdp_config"):
                 assert getattr(arguments, key) == value, (setting.label, key)
@@ -143,3 +147,32 @@ def test_the_trainers_adafactor_is_another_than_torchs(tmp_path: Path) -> None:
     assert type(ours) is torch.optim.Adafactor
     assert type(theirs) is not type(ours)
     assert not any(group["scale_parameter"] or group["relative_step"] for group in theirs.param_groups)
+
+
+@pytest.mark.parametrize("scope", ["blocks", "model"])
+def test_the_trainer_compiles_what_the_policy_says(scope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = export_policy(file_of(use("compile", scope=scope)), HF)
+    (line,) = (line for line in export.lines if line.what.startswith("compile"))
+    for variable in line.outside.split()[:1]:
+        monkeypatch.setenv(*variable.split("="))
+    plugin = Trainer(tiny(), read(new_configuration(export), tmp_path)).accelerator.state.dynamo_plugin
+    assert plugin.backend == "INDUCTOR"
+    assert plugin.use_regional_compilation is (scope == "blocks")
+
+
+def test_the_trainer_counts_the_first_label_of_models_whose_loss_it_does_not_know(tmp_path: Path) -> None:
+    def gradient(loss_type: str | None) -> torch.Tensor:
+        set_seed(0)
+        sizes = {"vocab_size": 320, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+        model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        model.loss_type = loss_type
+        text = new_configuration(export_policy(file_of(micro_batch=8, accumulation_steps=1), HF))
+        trainer = Trainer(model, read(text, tmp_path), train_dataset=samples(padded=False))  # type: ignore[arg-type]
+        (batch,) = trainer.get_train_dataloader()
+        _, count = trainer.get_batch_samples(iter([batch]), 1, torch.device("cpu"))
+        trainer.training_step(trainer.model, batch, num_items_in_batch=count)
+        found = trainer.model.transformer.ln_f.weight.grad
+        assert found is not None
+        return found
+
+    torch.testing.assert_close(gradient(None) * 12, gradient("ForCausalLM") * 11)
