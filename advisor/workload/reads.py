@@ -48,7 +48,7 @@ _FOR_OTHERS = ("expandvars", "expanduser")
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/lib", "/usr/share/", "/lib/", "/lib64/")
 _LIBRARIES = ("/site-packages/", "/dist-packages/")
-"""Parts of the paths of libraries, also of another environment that a ``.pth`` file or ``PYTHONPATH`` adds to this one."""
+"""Parts of the paths of libraries, also of an environment that a ``.pth`` file or ``PYTHONPATH`` adds to this one."""
 _CACHES = ("torchinductor_", "/.triton/", "/.nv/", "/__pycache__/", "/.cache/torch/")
 _IMPORTING = "<frozen importlib"
 

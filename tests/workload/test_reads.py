@@ -138,7 +138,7 @@ def test_modules_beside_the_model_are_noted_however_they_are_imported(tmp_path: 
 
 
 def test_libraries_of_an_environment_beneath_this_one_are_nobodys_model(tmp_path: Path) -> None:
-    """As a ``.pth`` file, a system-wide Python or ``PYTHONPATH`` adds them: thousands of files to be looked at again."""
+    """As a ``.pth`` file, a system-wide Python or ``PYTHONPATH`` adds them: thousands of files to be read again."""
     assert is_users(str(tmp_path / "model.py"))
     assert not is_users(str(tmp_path / "lib" / "python3" / "site-packages" / "borrowed" / "model.py"))
     assert not is_users("/usr/local/lib/python3/dist-packages/borrowed.py")
