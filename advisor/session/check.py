@@ -118,7 +118,7 @@ def _check_picks(request: CheckRequest, file: PolicyFile) -> None:
 def _named_source(path: Path, known: Fingerprints | None) -> WorkloadSource:
     """The model that a policy names, from the current folder or the policy's."""
     named = "" if known is None else known.workload.get("model", "")
-    fix = f"Name it: momadvise check {shown(path)} MODEL"
+    fix = f"Name it: momadvise check {shown(path)} MODEL (functions are passed to advisor.check)"
     if not named:
         raise PolicyError(f"A policy is checked with its model, but {shown(path)} names none. {fix}.")
     if named.startswith("hf:"):

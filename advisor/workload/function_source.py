@@ -39,7 +39,8 @@ def source_from_functions(**given: Any) -> WorkloadSource:
     functions = {role: name for role, (name, _, _) in found.items()}
     roots = {file: root for _, file, root in found.values() if file is not None}
     names = {role: name.rpartition(":")[2] for role, name in functions.items()}
-    parts, files = [f"{role}={name}" for role, name in names.items()], set[str]()
+    # Functions of one file with the names of the contract are the same workload as that file.
+    parts, files = [f"{role}={name}" for role, name in names.items() if role != name], set[str]()
     for file, root in sorted(roots.items()):
         digest, own = _code(file, root, names)
         parts.append(digest)
@@ -50,7 +51,7 @@ def source_from_functions(**given: Any) -> WorkloadSource:
         functions=functions,
         import_paths=_import_paths(roots),
         name=given["build_model"].__name__,
-        fingerprint=digest_of(*parts),
+        fingerprint=parts[0] if len(parts) == 1 else digest_of(*parts),
         files=tuple(sorted(files)),
     )
 

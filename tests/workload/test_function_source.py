@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from advisor.errors import WorkloadError
 from advisor.workload._loading import load_workload
 from advisor.workload.function_source import source_from_functions
+from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 
@@ -148,3 +150,18 @@ def test_functions_typed_on_the_command_line_are_refused(tmp_path: Path) -> None
     program_in(tmp_path)
     result = run("-c", textwrap.dedent(PROGRAM), cwd=tmp_path)
     assert "there is no file to import it from" in result.stderr
+
+
+def test_functions_of_a_file_are_the_same_workload_as_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "momadvise_test_functions.py"
+    path.write_text("def build_model(): ...\ndef make_batch(batch_size): ...\ndef compute_loss(model, batch): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module(path.stem)
+    given = {name: getattr(module, name) for name in ("build_model", "make_batch", "compute_loss")}
+    file = resolve_source(path)
+    assert (source_from_functions(**given).fingerprint, source_from_functions(**given).files) == (
+        file.fingerprint,
+        file.files,
+    )
+    del given["compute_loss"]
+    assert source_from_functions(**given).fingerprint != file.fingerprint, "the model's own loss is another"
