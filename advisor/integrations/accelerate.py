@@ -138,11 +138,8 @@ class Prepared:
         return micro_batch
 
     def _save(self, models: list[Any], weights: list[Any], folder: str) -> None:
-        """Have the accelerator save the model under its plain names; write what methods add beside it."""
-        state = self.training.state_dict(optimizer=False)
-        for place, model in enumerate(models):
-            if model is self.model:
-                weights[place] = state["model"]
+        """Write what methods add beside the model."""
+        state = self.training.state_dict(model=False, optimizer=False)
         if self._accelerator.is_main_process:
             write_parts(state, Path(folder))
 

@@ -29,9 +29,9 @@ def own_settings(accelerator: Any) -> Iterable[OwnSetting]:
 
 
 def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
-    """Route backward passes, clipping and the model's ``no_sync`` to a training, until it closes."""
+    """Route backward passes, clipping, and the model's ``no_sync`` and state to a training, until it closes."""
     training = loop.training
-    usual_sync = accelerator.no_sync
+    usual_sync, usual_state = accelerator.no_sync, accelerator.get_state_dict
 
     def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor | None:
         if float(norm_type) != 2.0:
@@ -44,6 +44,14 @@ def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
     def no_sync(model: Any) -> contextlib.AbstractContextManager[None]:
         return training.accumulating() if model is training.model else usual_sync(model)
 
+    def get_state_dict(model: Any, unwrap: bool = True) -> dict[str, Any]:
+        """The state of the plain model; all processes take part."""
+        if model is not training.model:
+            return usual_state(model, unwrap)  # type: ignore[no-any-return]
+        state: dict[str, Any] = training.state_dict(optimizer=False)["model"]
+        return state
+
+    replace_attribute(training, accelerator, "get_state_dict", get_state_dict)
     replace_attribute(training, accelerator, "backward", loop.backward)
     replace_attribute(training, accelerator, "clip_grad_norm_", clip_grad_norm_)
     replace_attribute(training, accelerator, "clip_grad_value_", clip_grad_value_)

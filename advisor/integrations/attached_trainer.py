@@ -76,7 +76,7 @@ class AttachedTrainer:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save the state of a plain optimizer, and what methods add to it. All processes take part."""
-        state = self._training.state_dict()
+        state = self._training.state_dict(model=False)
         self._loop.optimizer.hold(state["optimizer"])
         try:
             self._usual["_save_optimizer_and_scheduler"](output_dir)

@@ -101,9 +101,16 @@ def attach(
     )
     training.max_grad_norm = None  # The trainer clips, through the training.
     training.micro_batch_weights.causal |= is_causal_loss(trainer.model)
-    args.per_device_train_batch_size = found.policy.micro_batch
-    args.gradient_accumulation_steps = found.policy.accumulation_steps
-    args.max_grad_norm = clipped
+    values = {
+        "per_device_train_batch_size": found.policy.micro_batch,
+        "gradient_accumulation_steps": found.policy.accumulation_steps,
+        "max_grad_norm": clipped,
+    }
+    for name, value in values.items():
+        before = getattr(args, name)
+        if before != value:
+            training.notes.append(f"{name} of the trainer was {before} and is {value} now")
+            setattr(args, name, value)
     trainer._train_batch_size = args.train_batch_size
     loop = TrainerLoop(training, found.policy.accumulation_steps)
     let_it_make_passes(trainer.accelerator, loop)
@@ -119,7 +126,7 @@ def _kind(trainer: Any) -> support.Trainer:
     """
     if not isinstance(trainer, transformers.Trainer):
         raise PolicyError(f"attach takes a transformers.Trainer, but got {type(trainer).__name__}")
-    if any(base.__name__ == "SFTTrainer" for base in type(trainer).__mro__):
+    if any(base.__name__ == "SFTTrainer" and base.__module__.startswith("trl.") for base in type(trainer).__mro__):
         return support.SFT
     name = support.HF.name if type(trainer) is transformers.Trainer else type(trainer).__name__
     return dataclasses.replace(support.HF, name=name, own_loss=_computes_loss(trainer))

@@ -27,16 +27,19 @@ class TrainingState:
     scaler: torch.amp.GradScaler | None
     parts: dict[str, StatePart]
 
-    def save(self, world: World, *, optimizer: bool = True) -> dict[str, Any]:
+    def save(self, world: World, *, model: bool = True, optimizer: bool = True) -> dict[str, Any]:
         """The complete state on rank 0, empty dictionaries on the others; every process must call it."""
-        state = {"model": self._whole_model(world)}
+        state = {}
+        if model:
+            state["model"] = self._whole_model(world)
         if optimizer:
             state["optimizer"] = self._whole_optimizer(world)
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         if world.rank == 0:
             for name, part in reversed(self.parts.items()):
-                state["model"] = part.to_plain(state["model"])
+                if model:
+                    state["model"] = part.to_plain(state["model"])
                 state[name] = part.state_dict()
         return state
 

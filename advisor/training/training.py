@@ -319,13 +319,13 @@ class Training(Hooks):
             self.gradient_scaler.unscale_(self.optimizer)
             self._unscaled = True
 
-    def state_dict(self, *, optimizer: bool = True) -> dict[str, Any]:
+    def state_dict(self, *, model: bool = True, optimizer: bool = True) -> dict[str, Any]:
         """``{"model", "optimizer"}`` and ``"scaler"`` under float16, as a plain model and optimizer load them.
 
-        Methods with further state add an entry each (:attr:`state_parts`). ``optimizer=False`` leaves that one out.
+        Methods with further state add an entry each (:attr:`state_parts`). What is ``False`` is left out.
         With several processes, each must call it: rank 0 gets the complete state, the others empty dictionaries.
         """
-        return self._state().save(self.world, optimizer=optimizer)
+        return self._state().save(self.world, model=model, optimizer=optimizer)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.

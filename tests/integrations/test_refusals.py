@@ -18,7 +18,7 @@ from advisor.integrations import accelerate, hf, shared, support
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
-from tests.integrations.small import SAMPLES, adamw, batch, model, policy_of, trainer
+from tests.integrations.small import SAMPLES, adamw, arguments, batch, model, policy_of, rows, trainer
 
 PLAIN = policy_of()
 
@@ -146,6 +146,21 @@ def test_a_loss_of_the_trainer_is_kept_and_one_that_would_replace_it_refused(tmp
         hf.attach(own, policy_of(use("precision", dtype="bf16")))
         losses.append(own.train().training_loss)
     assert losses[1] == pytest.approx(2 * losses[0], rel=1e-6)
+
+
+class StepLoss(OwnLoss):
+    loss_is_scaled_for_ga = True
+
+
+def test_a_loss_that_the_trainer_divides_by_the_targets_of_a_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"mean loss of one micro-batch.*training\.step"):
+        hf.attach(trainer(tmp_path, layers=1, kind=StepLoss), PLAIN)
+
+
+def test_a_trainer_that_builds_its_model_anew_is_refused(tmp_path: Path) -> None:
+    own = transformers.Trainer(model_init=lambda: model(1), args=arguments(tmp_path), train_dataset=rows())
+    with pytest.raises(PolicyError, match="pass model=model_init"):
+        hf.attach(own, PLAIN)
 
 
 def test_a_step_of_padding_alone_in_one_micro_batch_is_finite(tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ def test_a_loop_with_an_accelerator_goes_on_from_a_saved_state(policy: str, tmp_
     step(first, 0)
     first.accelerator.save_state(str(tmp_path))
     step(first, 1)
+    own = first.prepared.model
+    own.save_pretrained(tmp_path / "plain", state_dict=first.accelerator.get_state_dict(own))  # as is usual there
+    same(read(tmp_path / "plain").state_dict(), first.prepared.training.state_dict()["model"])
     second = prepared(policy)
     second.accelerator.load_state(str(tmp_path))
     step(second, 1)
