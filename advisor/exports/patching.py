@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from advisor.errors import OptionError
 from advisor.exports.export import Export
 from advisor.exports.reading import MISSING, is_same, value_at
 from advisor.exports.rules import Target
-from advisor.text.printable import quoted
+from advisor.text.printable import quoted, shown
 
 __all__ = ["Change", "changes_for", "misspelled"]
 
@@ -42,13 +43,12 @@ class Change(NamedTuple):
     @property
     def words(self) -> str:
         """The change on one line."""
+        before, after = _said(self.before), _said(self.after)
         if self.before is MISSING:
-            return f"{self.key}: {quoted(self.after)} (new)"
+            return f"{self.key}: {after} (new)"
         if self.after is MISSING:
-            return f"{self.key}: {quoted(self.before)} is removed ({self.why})"
-        if self.stays:
-            return f"{self.key}: {quoted(self.before)} stays ({self.why})"
-        return f"{self.key}: {quoted(self.before)} -> {quoted(self.after)}"
+            return f"{self.key}: {before} is removed ({self.why})"
+        return f"{self.key}: {before} stays ({self.why})" if self.stays else f"{self.key}: {before} -> {after}"
 
 
 def changes_for(document: Mapping[str, Any], export: Export) -> list[Change]:
@@ -137,6 +137,11 @@ def _keys(document: Mapping[str, Any], above: str = "") -> Iterator[str]:
         yield f"{above}{name}"
         if isinstance(value, Mapping):
             yield from _keys(value, f"{above}{name}.")
+
+
+def _said(value: Any) -> str:
+    """A value as YAML and JSON write it."""
+    return json.dumps(value) if isinstance(value, bool | None) else shown(value)
 
 
 def _is_off(value: Any) -> bool:

@@ -47,6 +47,8 @@ _FOR_OTHERS = ("expandvars", "expanduser")
 """Functions of the standard library that read the environment for whoever calls them."""
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/lib", "/usr/share/", "/lib/", "/lib64/")
+_LIBRARIES = ("/site-packages/", "/dist-packages/")
+"""Parts of the paths of libraries, also of an environment that a ``.pth`` file or ``PYTHONPATH`` adds to this one."""
 _CACHES = ("torchinductor_", "/.triton/", "/.nv/", "/__pycache__/", "/.cache/torch/")
 _IMPORTING = "<frozen importlib"
 
@@ -250,7 +252,7 @@ def is_users(file: str) -> bool:
 def _may_count(path: str) -> bool:
     return (
         not path.startswith((*_SYSTEM, *_installed()))
-        and not any(part in path for part in _CACHES)
+        and not any(part in path for part in (*_CACHES, *_LIBRARIES))
         and not path.endswith((".pyc", ".so"))
     )
 

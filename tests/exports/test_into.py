@@ -76,7 +76,7 @@ def test_comments_order_quotes_and_other_keys_of_a_yaml_stay(tmp_path: Path) -> 
     assert found["gradient_checkpointing"] is False
     assert found["tf32"] is True
     assert found["max_grad_norm"] == 0.0
-    assert "optimizer: 'lion_8bit' stays (the policy decides nothing here, and was not measured with it)" in words
+    assert "optimizer: lion_8bit stays (the policy decides nothing here, and was not measured with it)" in words
 
 
 def test_a_second_export_changes_nothing(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_older_spellings_and_rivals_of_the_trainer_go(tmp_path: Path) -> None:
     assert found["fsdp_config"]["version"] == 2
     assert found["fsdp_config"]["xla"] is False
     assert "fsdp_version" not in found["fsdp_config"]
-    assert any(word.startswith("gradient_checkpointing: True is removed") for word in words)
-    assert any(word.startswith("deepspeed: 'ds.json' is removed") for word in words)
+    assert any(word.startswith("gradient_checkpointing: true is removed") for word in words)
+    assert any(word.startswith("deepspeed: ds.json is removed") for word in words)
 
 
 def test_clipping_stays_the_users_unless_it_is_given(tmp_path: Path) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
+from transformers import HfArgumentParser, Trainer, TrainingArguments
 
 from advisor import apply_policy
 from advisor.errors import PolicyError
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.hf_keys import HF
+from advisor.exports.patching import misspelled
 from advisor.exports.rules import Status
 from advisor.methods.setting import MethodSetting, use
-from advisor.training.training import Training
 from tests.exports.policies import every_setting, file_of
+from tests.exports.two_steps import EPSILON, RATE, STEPS, assert_alike, by_the_wrapper, samples, tiny
 
-STEPS = 2
 HERE = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
 """What is no part of a policy."""
 
@@ -55,33 +56,8 @@ def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) ->
                 assert getattr(arguments, key) == value, (setting.label, key)
 
 
-def tiny() -> LlamaForCausalLM:
-    set_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=320,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=4,
-            num_attention_heads=2,
-            max_position_embeddings=16,
-        )
-    )
-
-
-def samples(count: int) -> list[dict[str, torch.Tensor]]:
-    draw = torch.Generator().manual_seed(1)
-    rows = [torch.randint(320, (12,), generator=draw) for _ in range(count)]
-    for number, row in enumerate(rows):
-        row[: number % 3] = 0
-    labels = [row.clone() for row in rows]
-    for number, row in enumerate(labels):
-        row[: number % 5] = -100  # so that micro-batches have unequally many targets
-    return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
-
-
-RATE, EPSILON = 1e-2, 1e-2
-"""With such an epsilon, Adam's steps are nearly proportional to the gradients, and do not enlarge their rounding."""
+def test_no_valid_argument_looks_misspelled() -> None:
+    assert misspelled(dict.fromkeys((field.name for field in dataclasses.fields(TrainingArguments)), 1), HF) == {}
 
 
 def trained(text: str, folder: Path) -> Trainer:
@@ -95,25 +71,9 @@ def trained(text: str, folder: Path) -> Trainer:
         lr_scheduler_type="constant",
         train_sampling_strategy="sequential",
     )
-    trainer = Trainer(tiny(), arguments, train_dataset=samples(4 * STEPS))  # type: ignore[arg-type]
+    trainer = Trainer(tiny(), arguments, train_dataset=samples())  # type: ignore[arg-type]
     trainer.train()
     return trainer
-
-
-def by_the_wrapper(*settings: MethodSetting, norm: float | None = None) -> Training:
-    """The wrapper's training after as many steps on the same samples."""
-    training = apply_policy(
-        file_of(*settings, micro_batch=2),
-        tiny(),
-        device="cpu",
-        max_grad_norm=norm,
-        build_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=RATE, eps=EPSILON, weight_decay=0.0),
-    )
-    rows = samples(4 * STEPS)
-    for step in range(STEPS):
-        own = rows[4 * step : 4 * step + 4]
-        training.step({name: torch.stack([row[name] for row in own]) for name in own[0]})
-    return training
 
 
 @pytest.mark.parametrize(
@@ -134,14 +94,8 @@ def test_the_trainer_reaches_the_wrappers_parameters(
 ) -> None:
     export = export_policy(file_of(*settings, micro_batch=2), HF, max_grad_norm=norm)
     assert export.complete
-    theirs = dict(trained(new_configuration(export), tmp_path).model.named_parameters())
-    training = by_the_wrapper(*settings, norm=norm)
-    ours = training.state_dict()["model"]
-    training.close()
-    for name, before in tiny().named_parameters():
-        moved = (ours[name] - before).norm()
-        assert moved > 0
-        assert (theirs[name] - ours[name]).norm() <= tolerance * moved, name
+    theirs = trained(new_configuration(export), tmp_path).model
+    assert_alike(theirs, by_the_wrapper(*settings, norm=norm), tolerance)
 
 
 def the_optimizer(settings: MethodSetting, folder: Path) -> torch.optim.Optimizer:

@@ -19,10 +19,13 @@ from advisor.policy.policy import Policy
 from advisor.search.space.space_file import load_space
 from advisor.session.request import TuneRequest
 from advisor.session.setup.own_settings import fit_to_own_settings, libraries_of
+from advisor.session.trials.evaluate import Evaluator
+from advisor.trial.outcome import Outcome
 from tests.decide.examples import goal, measured
 from tests.report.scenario import CPU
 from tests.search.test_build_space import FACTS
-from tests.session.contexts import SOURCE
+from tests.session.contexts import SOURCE, study
+from tests.session.test_evaluate import FakeTrials, limited
 from tests.session.workloads import tiny
 
 OWN = "schema: 1\npolicy:\n  methods: {checkpoint: {every: 2}}\n  micro_batch: 4\n  accumulation_steps: 2\n"
@@ -173,3 +176,29 @@ def test_what_somebody_trains_with_may_win_however_far_it_drifts() -> None:
     drifting = measured(10.0, role=Role.BASELINE, drift=0.9)
     assert why_not_eligible(drifting, goal()) is not None
     assert why_not_eligible(drifting, msgspec.structs.replace(goal(), own_settings="own.yaml")) is None
+
+
+def baseline_of(own: Baseline, aim: Any = None, **facts: Any) -> Any:
+    whole = study(
+        aim or limited(1100),
+        facts=msgspec.structs.replace(FACTS, **facts),
+        request=TuneRequest(source=SOURCE, baseline=own),
+    )
+    return Evaluator(whole, FakeTrials()).baseline()
+
+
+def test_its_batch_is_its_own_whatever_the_model_file_says() -> None:
+    own = Baseline(
+        policy=Policy(methods=(use("checkpoint", every=1),), micro_batch=6, accumulation_steps=2), origin="o"
+    )
+    found = baseline_of(own, default_batch=32)
+    assert found.policy.combination_key == own.policy.combination_key
+    assert (found.role, found.policy.micro_batch, found.policy.accumulation_steps) == (Role.BASELINE, 6, 2)
+    assert baseline_of(own, limited(130)).outcome is Outcome.SCREENED
+
+
+def test_where_it_states_no_batch_that_of_the_model_file_is_taken() -> None:
+    own = Baseline(policy=Policy(micro_batch=1, accumulation_steps=2), origin="accelerate.yaml", states_batch=False)
+    assert baseline_of(own, default_batch=16).policy == Policy(micro_batch=16, accumulation_steps=2)
+    cheapest = limited(1100, kind=GoalKind.CHEAPEST)
+    assert baseline_of(own, cheapest, default_batch=None).policy.micro_batch == 8, "a usual one"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from advisor.workload.identity import Identity
-from advisor.workload.reads import EVERY_VARIABLE, Reads
+from advisor.workload.reads import EVERY_VARIABLE, Reads, is_users
 
 _RECORD = """
 import json, runpy, sys
@@ -135,6 +135,13 @@ def test_modules_beside_the_model_are_noted_however_they_are_imported(tmp_path: 
     variables, files = read_by(tmp_path, "import importlib; importlib.import_module('pa' + 'rt')")
     assert variables == ["A_4"]
     assert files == ["part.py", "user_model.py"]
+
+
+def test_libraries_of_an_environment_beneath_this_one_are_nobodys_model(tmp_path: Path) -> None:
+    """As a ``.pth`` file, a system-wide Python or ``PYTHONPATH`` adds them: thousands of files to be read again."""
+    assert is_users(str(tmp_path / "model.py"))
+    assert not is_users(str(tmp_path / "lib" / "python3" / "site-packages" / "borrowed" / "model.py"))
+    assert not is_users("/usr/local/lib/python3/dist-packages/borrowed.py")
 
 
 def test_the_environment_is_itself_again_afterwards() -> None:

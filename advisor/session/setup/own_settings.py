@@ -65,7 +65,7 @@ def fit_to_own_settings(
         lower = f"--fidelity {goal.fidelity.value} lowers it"
         say(f"as the baseline's fidelity is {own.value}, so is the ceiling ({lower})")
         goal = msgspec.structs.replace(goal, fidelity=own)
-    if request.global_batch is None and policy.accumulation_steps > 1:
+    if request.global_batch is None and policy.accumulation_steps > 1 and request.baseline.states_batch:
         say(f"every step has {policy.global_batch} samples, as the baseline's (--global-batch says another number)")
         goal = msgspec.structs.replace(goal, global_batch=policy.global_batch)
     kept = tuple(one.name for one in policy.methods if fidelity_of(one) is Fidelity.MODEL)

@@ -90,7 +90,7 @@ class Evaluator:
         """
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._goal.gpu_counts[0]
         mesh = DATA_ONLY if self._plainest is None else self._plainest.mesh
-        if own is None and self._goal.kind is GoalKind.FASTER:
+        if own is None and (self._goal.kind is GoalKind.FASTER or self._own is not None):
             own = _USUAL_SEQUENCES if self._facts.tokens_per_sample is not None else _USUAL_SAMPLES
         most = self._trials.most_samples
         if own is not None and most is not None and own > most:
@@ -115,6 +115,8 @@ class Evaluator:
         batch = self.own_batch()
         if own is not None and own.states_batch:
             batch = Batch(own.policy.micro_batch, own.policy.accumulation_steps)
+        elif own is not None and batch is not None and self._goal.global_batch is None:
+            batch = Batch(batch.micro_batch, own.policy.accumulation_steps)
         if batch is None or combination is None:
             return None
         model, failure = self._size(combination, Role.BASELINE)
