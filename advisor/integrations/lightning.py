@@ -31,6 +31,7 @@ from advisor.policy.apply import HasPolicy, apply_policy
 from advisor.policy.policy import Policy
 from advisor.text.units import format_count
 from advisor.training.batch.tree import sample_count
+from advisor.training.loss import is_causal_loss
 from advisor.training.training import Training
 
 __all__ = ["PolicyStrategy"]
@@ -152,6 +153,7 @@ class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
             training.complete()
         self._policy_precision.training = training
         training.max_grad_norm = None  # Clipping is the Trainer's, at the place of its hook.
+        training.micro_batch_weights.causal |= any(is_causal_loss(one) for one in module.modules())
         self.optimizers = [training.optimizer]
         self.model = module
         self._size_is_checked = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import math
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,11 +13,15 @@ import torch
 import transformers
 
 from advisor.errors import OptionError, WorkloadError
+from advisor.methods.kernels._linear_head import causal_head, chunked_loss
 from advisor.methods.setting import MethodSetting, use
 from advisor.trainers.optimizer_settings import OptimizerSettings
 from advisor.trainers.taken import Taken, check_weights
 
 __all__ = ["taken_from_transformers"]
+
+_CHUNK = 256
+"""Tokens for which ``SFTTrainer`` computes the loss at once."""
 
 _HELD = {
     *("accelerator", "callback_handler", "data_collator", "eval_dataset", "lr_scheduler", "model", "model_wrapped"),
@@ -51,11 +57,11 @@ def taken_from_transformers(trainer: Any) -> Taken:
     check_weights(model, f"the {owner}")
     dataset, collate = _data(trainer)
     return Taken(
-        model=model,
+        model=_unpatched(model) if _computes_in_chunks(trainer) else model,
         dataset=dataset,
         collate=collate,
         build_optimizer=_optimizer(trainer, model),
-        compute_loss=_loss(trainer),
+        compute_loss=ChunkedLoss() if _computes_in_chunks(trainer) else _loss(trainer),
         batch_size=arguments.per_device_train_batch_size,
         accumulation_steps=arguments.gradient_accumulation_steps,
         max_grad_norm=arguments.max_grad_norm or None,
@@ -116,6 +122,33 @@ def _loss(trainer: Any) -> Callable[[Any, Any], Any] | None:
     return TrainerLoss(
         type(trainer), {name: value for name, value in vars(trainer).items() if _goes_along(name, value)}
     )
+
+
+def _computes_in_chunks(trainer: Any) -> bool:
+    """Whether it is trl's ``SFTTrainer`` with its usual loss, for which it replaces the model's ``forward``."""
+    kind = next((base for base in type(trainer).__mro__ if base.__name__ == "SFTTrainer"), None)
+    if kind is None or type(trainer).compute_loss is not vars(kind).get("compute_loss"):
+        return False
+    return getattr(trainer.args, "loss_type", None) == "chunked_nll" and "forward" in vars(trainer.model)
+
+
+def _unpatched(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with the ``forward`` of its class; it has the same parameters and modules."""
+    model = copy.copy(model)
+    del vars(model)["forward"]
+    return model
+
+
+class ChunkedLoss:
+    """The loss of a causal language model in chunks of tokens, as ``SFTTrainer`` computes it with its own code."""
+
+    def __call__(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """The loss of a batch."""
+        parts = causal_head(model, batch)
+        return chunked_loss(*parts, chunks=math.ceil(parts[-1].numel() / _CHUNK))
+
+    def __repr__(self) -> str:
+        return f"the chunked loss of SFTTrainer, {_CHUNK} tokens"
 
 
 class TrainerLoss:

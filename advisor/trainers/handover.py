@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import WorkloadError
@@ -243,6 +243,8 @@ class _Pickler(pickle.Pickler):
         """Refuse what another process cannot import."""
         if isinstance(thing, type | FunctionType) and thing.__module__ == "__main__" and not _main_module():
             raise pickle.PicklingError(f"{thing.__qualname__} was defined interactively or with python -c")
+        if isinstance(thing, MethodType) and "<locals>" in thing.__func__.__qualname__:
+            raise pickle.PicklingError(f"{thing.__func__.__qualname__} is defined inside another function")
         return NotImplemented
 
 

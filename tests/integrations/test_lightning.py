@@ -26,7 +26,7 @@ from tests.contract.expected import expected
 from tests.contract.observe import layers_for
 from tests.integrations.lightning_modules import Data, Language, Module, Pictures, Samples, loader, pictures, tokens
 from tests.methods.quick_compiler import quick_compiler
-from tests.methods.tiny import import_bitsandbytes, uncompiled_optimizers
+from tests.methods.tiny import import_bitsandbytes, text, uncompiled_optimizers
 
 ON_ONE_DEVICE = [method for method in CATALOGUE if not (method.distributes or method.builds_on)]
 ON_SEVERAL = [method for method in CATALOGUE if method.distributes or method.builds_on]
@@ -215,6 +215,23 @@ def test_the_loss_that_hooks_see_is_that_of_the_whole_batch() -> None:
     plain = Language()
     batch = next(iter(loader(samples, 4)))
     assert seen == [pytest.approx(plain.model(**batch).loss.item(), rel=1e-6)]
+
+
+def test_micro_batches_weigh_by_their_targets() -> None:
+    batch = text(4, 16)
+    for row, length in enumerate((2, 16, 3, 9)):
+        batch["labels"][row, length:] = -100
+    samples, seen = Samples(batch), []
+
+    class Gradients(Callback):
+        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+            seen.extend(one.grad.clone() for one in pl_module.parameters())
+
+    fitted(Language(), policy_of(), samples, max_steps=1, callbacks=[Gradients()])
+    plain = Language()
+    plain.model(**batch).loss.backward()
+    for found, parameter in zip(seen, plain.parameters(), strict=True):
+        torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-7)
 
 
 def test_clipping_is_the_trainers_and_happens_once() -> None:

@@ -20,7 +20,16 @@ from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.source import resolve_source
 from tests.integrations.lightning_modules import Data, Language, Module, tokens
-from tests.integrations.trainers import LENGTHS, Doubling, Streamed, Texts, padded, trainer_of
+from tests.integrations.trainers import (
+    LENGTHS,
+    Doubling,
+    SFTTrainer,
+    Streamed,
+    Texts,
+    padded,
+    patch_forward,
+    trainer_of,
+)
 from tests.methods.tiny import gpt2
 
 QUIET: dict[str, Any] = {"logger": False, "enable_checkpointing": False}
@@ -133,18 +142,38 @@ def test_a_usual_loss_is_the_models_own_which_can_be_chunked(asked: Asked, tmp_p
     assert asked.workload().compute_loss is None
 
 
+def test_a_loss_that_trl_computes_in_chunks_is_computed_in_chunks(asked: Asked, tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, SFTTrainer)
+    advisor.tune_trainer(trainer)
+    workload = asked.workload()
+    assert workload.compute_loss is not None
+    model, batch = workload.build_model().eval(), workload.make_batch(4)
+    assert workload.compute_loss(model, batch).item() == pytest.approx(model(**batch).loss.item())
+    assert "forward" not in vars(model)
+    assert "forward" in vars(trainer.model)
+
+
+def test_a_model_with_a_forward_that_cannot_be_imported_is_refused(asked: Asked, tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    patch_forward(trainer.model)
+    with pytest.raises(WorkloadError, match=r"the model is not: .*patch_forward\.<locals>\.forward is defined inside"):
+        advisor.tune_trainer(trainer)
+    assert asked.options == {}
+
+
 def test_what_the_trainer_does_itself_is_the_baseline(asked: Asked, tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, bf16=True, gradient_accumulation_steps=2, activation_checkpointing=True)
     advisor.tune_trainer(trainer)
     own = load_policy_file(asked.options["baseline"]).policy
-    assert own.label == "checkpoint(every=1) + precision(dtype=bf16), batch 4 x 2"
+    assert own.label == "checkpoint(every=1) + precision(dtype=bf16)"
+    assert (own.micro_batch, own.accumulation_steps) == (4, 2)
     module = Language()
     advisor.tune_lightning(module, Data(tokens(4), 2), trainer=Trainer(accelerator="cpu", devices=1, **QUIET))
     assert "baseline" not in asked.options
     half = Trainer(accelerator="cpu", devices=1, precision="bf16-mixed", gradient_clip_val=0.5, **QUIET)
     advisor.tune_lightning(module, Data(tokens(4), 2), trainer=half)
     own = load_policy_file(asked.options["baseline"]).policy
-    assert own.label == "precision(dtype=bf16), batch 2"
+    assert (own.label, own.micro_batch) == ("precision(dtype=bf16)", 2)
     assert asked.workload().max_grad_norm == 0.5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,26 @@ class Doubling(transformers.Trainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **keywords: Any) -> Any:
         loss = self.factor * model(**inputs).loss
         return (loss, None) if return_outputs else loss
+
+
+class SFTTrainer(transformers.Trainer):
+    """Replaces the model's ``forward``, as trl's does for its usual loss."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.args.loss_type = "chunked_nll"
+        self._set_signature_columns_if_needed()
+        patch_forward(self.model)
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **keywords: Any) -> Any:
+        raise AssertionError("its outputs are those of the replaced forward")
+
+
+def patch_forward(model: Any) -> None:
+    def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return type(self).forward(self, *arguments, **keywords)
+
+    model.forward = types.MethodType(forward, model)
 
 
 def trainer_of(folder: Path, kind: type[transformers.Trainer] = transformers.Trainer, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.structure import output_layer
 from advisor.training.training import LinearHead, Training
 
-__all__ = ["chunked_loss", "exposes_linear_head", "find_linear_head"]
+__all__ = ["causal_head", "chunked_loss", "exposes_linear_head", "find_linear_head"]
 
 _TOLERANCE = 1e-4
 _LOUD = 10.0
@@ -80,10 +80,11 @@ def find_linear_head(training: Training) -> LinearHead:
         )
     if getattr(model, "base_model", model) is model:
         raise MethodRefusedError(f"{type(model).__name__} has no base model that returns the hidden states")
-    return _causal_head
+    return causal_head
 
 
-def _causal_head(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+def causal_head(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Hidden states, weight, bias and targets of a transformers causal language model, for :func:`chunked_loss`."""
     if not isinstance(batch, Mapping) or "labels" not in batch:
         raise MethodRefusedError("chunking the loss needs a batch that is a mapping with labels")
     inputs = {name: value for name, value in batch.items() if name != "labels"}
