@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from advisor.exports.targets import get_target
+from advisor.exports.trainers import get_target
 
 import advisor
 from advisor.errors import OptionError
