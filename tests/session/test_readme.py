@@ -162,8 +162,9 @@ def make_batch(batch_size):
 @pytest.mark.slow
 def test_the_code_on_the_pages_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mynet.py").write_text(MYNET)
-    # The one for several processes is run by test_several_devices.py, under torchrun.
-    model_file, use_it, own_loop, _, bootstrap = blocks(ROOT / "docs" / "how-to.md", "python")
+    # The one for several processes is run by test_several_devices.py under torchrun, those of other trainers by
+    # tests/integrations.
+    model_file, use_it, own_loop, *_, bootstrap = blocks(ROOT / "docs" / "how-to.md", "python")
     (readme,) = blocks(ROOT / "README.md", "python")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
