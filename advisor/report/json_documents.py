@@ -22,7 +22,7 @@ from advisor.decide.verdict import Verification
 from advisor.errors import MomadviseError
 from advisor.exports.config_file import Patched, installed_version, new_configuration
 from advisor.exports.export import Export
-from advisor.goal import GoalKind
+from advisor.goal import Goal, GoalKind
 from advisor.hardware.mesh import DATA_ONLY, MeshAxis
 from advisor.policy.policy import Policy
 from advisor.predict.policy_outlook import Outlook
@@ -55,10 +55,11 @@ def json_answer(answer: Answer) -> str:
     gain is inside the noise; ``peak_bytes`` is the larger of search and confirmation, the one to plan with;
     ``comparison`` holds its training beside the reference run's over some tens of steps, or ``null``, and
     ``not_compared`` the reason; ``promise`` is samples per second over the baseline's with an interval, from turns in
-    fresh processes, or ``null``.
+    fresh processes, or ``null``. Where the baseline is the user's own settings, ``goal`` also has ``own_settings``,
+    where they were read from, and ``kept_methods``, those of them that every winner has.
     """
     return _document(
-        _picked(answer, "workload", "goal", "hardware", "versions", "cached", "date"),
+        _picked(answer, "workload", "goal", "hardware", "versions", "cached", "date") | {"goal": _goal(answer.goal)},
         winner=_winner(answer),
         recommendation=answer.recommendation,
         files={what: str(path) for what, path in answer.files.items()},
@@ -176,6 +177,12 @@ def _mesh(policy: Policy) -> dict[str, Any]:
     if policy.axes == DATA_ONLY:
         return {}
     return {"mesh": {axis.value: policy.axes.degree(axis, policy.gpu_count) for axis in MeshAxis}}
+
+
+def _goal(goal: Goal) -> dict[str, Any]:
+    """The goal; what belongs to settings of the user's own only where there are some."""
+    fields: dict[str, Any] = msgspec.to_builtins(goal)
+    return {name: value for name, value in fields.items() if value or name not in ("own_settings", "kept_methods")}
 
 
 def _picked(record: Answer | Candidate | Outlook | Policy | PolicyCheck | Verification, *names: str) -> dict[str, Any]:

@@ -103,12 +103,12 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         wall_seconds: Their duration.
     """
 
-    settings: tuple[MethodSetting, ...] = msgspec.field(name="uses")  # as the recorded tables call it
+    settings: tuple[MethodSetting, ...]
     outcome: str
     reason: str = ""
     points: tuple[SizePoint, ...] = ()
     out_of_memory_at: int | None = None
-    prediction: MemoryPrediction | None = msgspec.field(default=None, name="foretold")
+    prediction: MemoryPrediction | None = None
     last: bool = False
     settled: dict[str, str] = {}
     wall_seconds: float = 0.0
@@ -150,7 +150,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
         wall_seconds: Duration of the trial, including everything that is not timed.
     """
 
-    settings: tuple[MethodSetting, ...] = msgspec.field(name="uses")  # as the recorded tables call it
+    settings: tuple[MethodSetting, ...]
     batch: int
     reference: bool = False
     last: bool = False
@@ -186,7 +186,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, tag="paired"):
         seconds: Their duration.
     """
 
-    settings: tuple[MethodSetting, ...] = msgspec.field(name="uses")  # as the recorded tables call it
+    settings: tuple[MethodSetting, ...]
     batch: int
     ratio: float
     error: float

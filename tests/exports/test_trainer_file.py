@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
-from advisor.exports.trainers import get_target
 
 import advisor
 from advisor.errors import OptionError
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.trainer_file import TrainerFile, read_trainer_file
+from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.file import PolicyFile
 from advisor.policy.policy import Policy

@@ -57,7 +57,7 @@ def test_only_the_content_of_its_config_counts(offline: Path) -> None:
 
 def test_without_network_and_cache_the_error_says_three_ways_on(offline: Path) -> None:
     with pytest.raises(
-        WorkloadError, match=r"'hf:org/name' must be .* HF_HUB_OFFLINE or .*config.json.*hf download org"
+        WorkloadError, match=r"'hf:org/name' must be .*HF_HUB_OFFLINE or .*config.json.*hf download org"
     ):
         resolve_source("hf:org/name")
 
