@@ -49,7 +49,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One policy at one batch.
 
     Attributes:
-        source: ``"short runs"`` (profiling runs) or ``"traces"``.
+        source: ``"profiling runs"`` (profiling runs) or ``"traces"``.
         model: Name of the workload.
         methods: Label of the combination.
         batch: Samples.
@@ -91,9 +91,9 @@ def profiling_run_cases(lines: Sequence[Line]) -> Iterator[Case]:
             yield _case(
                 header,
                 line,
-                source="short runs",
+                source="profiling runs",
                 predicted_bytes=forecast.predict(line.batch),
-                manner="fitted" if sized.foretold is None else sized.foretold.manner.value,
+                manner="fitted" if sized.prediction is None else sized.prediction.manner.value,
             )
 
 
@@ -166,7 +166,7 @@ session does before it times a policy; *traces* run the policy on fake tensors a
 (predicted - measured) / measured; the median and the 95th percentile are of the absolute error. `aligned` counts
 predictions made allocation by allocation; the others extrapolate peaks."""
 
-_TITLES = {"short runs": "Profiling runs", "traces": "Traces"}
+_TITLES = {"profiling runs": "Profiling runs", "traces": "Traces"}
 
 _HEAD = (
     "| model | policies | cases | median | 95th percentile | lowest | highest | too low by more than 1 % | aligned |",

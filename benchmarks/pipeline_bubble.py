@@ -189,6 +189,8 @@ of `pipeline`. A rank that is not idle works for three passes of each micro-batc
 backward of its weights), which take equally long here. *Idle* is the rest of a step relative to that work, the median
 of the steps and their range; the *formula* is what remains if sending and starting cost nothing: (p - 1) / m for
 `gpipe` and `1f1b`, (p - 1) / 2m for `interleaved` and (p - 1) / 6m for `zero_bubble`, with p ranks and m micro-batches.
+As many micro-batches as ranks are too few for `zero_bubble`'s formula, which needs about twice as many: until the first
+backward pass there is nothing to fill the gaps with.
 *In flight* is the bound of the micro-batches whose activations a stage keeps at once, on the stage that keeps most.
 Sleeping takes no processor, so more ranks than cores do no harm; what is beyond the formula is Python, gloo and the
 scheduler of a shared machine. Times on GPUs were not measured.

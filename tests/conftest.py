@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from advisor.trial.process import fork_client as forking
+from advisor.trial.process import fork_client
 from advisor.trial.process.fork_client import servers_are_kept
 from tests import quick_workers
 
-_USUAL_SERVER = forking._COMMAND
+_USUAL_SERVER = fork_client._COMMAND
 
 _READ_BY_MODELS = {"LOSS_SCALE", "MODEL_HIDDEN", "MODEL_LAYERS", "NOBODY_READS_THIS"}
 """Variables of tests that no library looks at: one process forks the workers of all of them."""
@@ -37,8 +37,8 @@ def trials_take_short_turns() -> Iterator[None]:
     """Those of this process and of its workers; a command that a test starts takes as long as a user's."""
     quick_workers.hurry()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forking, "_COMMAND", quick_workers.COMMAND)
-        patch.setattr(forking, "_READ_LATE", forking._READ_LATE | _READ_BY_MODELS)
+        patch.setattr(fork_client, "_COMMAND", quick_workers.COMMAND)
+        patch.setattr(fork_client, "_READ_LATE", fork_client._READ_LATE | _READ_BY_MODELS)
         yield
 
 
@@ -52,7 +52,7 @@ def at_usual_speed() -> Iterator[None]:
 @pytest.fixture
 def workers_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers come from the product's own server, and take the time that they take for a user."""
-    monkeypatch.setattr(forking, "_COMMAND", _USUAL_SERVER)
+    monkeypatch.setattr(fork_client, "_COMMAND", _USUAL_SERVER)
     monkeypatch.setenv("MOMADVISE_TEST", "as usual")  # what serves the others does not serve these
 
 

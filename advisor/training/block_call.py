@@ -14,7 +14,7 @@ from torch import nn
 from advisor.errors import MethodRefusedError
 from advisor.training.structure import unwrapped
 
-__all__ = ["NO_CHAIN", "BlockCall", "remembered", "returned"]
+__all__ = ["NO_CHAIN", "BlockCall", "as_returned", "remembered", "returned"]
 
 NO_CHAIN = "blocks must take one tensor and return one, each called on what the one before it returned"
 """The rule broken by blocks that cannot be run as one."""
@@ -30,13 +30,14 @@ class BlockCall:
         place: Where the hidden state belongs: ``None`` for the first positional argument, else its keyword.
         args: The other positional arguments.
         kwargs: The other keyword arguments.
-        in_tuple: Whether blocks return their hidden state as a tuple of one; known once :meth:`run` ran one.
+        values: How many values blocks return as a tuple, of which the first is their hidden state and the others are
+            ``None``; 0 if they return it alone. Known once :meth:`run` ran one.
     """
 
     place: str | None
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    in_tuple: bool = False
+    values: int = 0
 
     @classmethod
     def read(
@@ -63,7 +64,7 @@ class BlockCall:
         tensor = returned(output)
         if tensor is None:
             raise MethodRefusedError(f"{NO_CHAIN}, but {type(block).__name__} returns {_described(output)}")
-        self.in_tuple = isinstance(output, tuple)
+        self.values = len(output) if isinstance(output, tuple) else 0
         return tensor
 
     def rest(self) -> tuple[Any, ...]:
@@ -77,10 +78,15 @@ class BlockCall:
 
 
 def returned(output: Any) -> torch.Tensor | None:
-    """The tensor that a block returns, alone or as a tuple of one."""
-    if isinstance(output, tuple) and len(output) == 1:
+    """The tensor that a block returns, alone or as a tuple whose other values are ``None``."""
+    if isinstance(output, tuple) and output and all(each is None for each in output[1:]):
         output = output[0]
     return output if isinstance(output, torch.Tensor) else None
+
+
+def as_returned(hidden: torch.Tensor, values: int) -> Any:
+    """A hidden state in the form in which blocks return it (:attr:`BlockCall.values`)."""
+    return (hidden, *(None for _ in range(values - 1))) if values else hidden
 
 
 def remembered(value: Any) -> Callable[[Any], bool]:

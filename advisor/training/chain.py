@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 
 from advisor.errors import MethodRefusedError
-from advisor.training.block_call import NO_CHAIN, BlockCall, remembered
+from advisor.training.block_call import NO_CHAIN, BlockCall, as_returned, remembered
 from advisor.training.other_uses import OtherUses
 from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
@@ -99,14 +99,14 @@ class Chain:
         hidden, call = read
         with self._uses.looking_away():
             if number == segment.start:
-                hidden, in_tuple = self._run(segment, hidden, call)
+                hidden, values = self._run(segment, hidden, call)
             else:
-                hidden, in_tuple = self._passed(number, hidden, call)
+                hidden, values = self._passed(number, hidden, call)
         if self._users is not None and number < segment.stop - 1:
             self._uses.watch(hidden)
-        return (hidden,) if in_tuple else hidden
+        return as_returned(hidden, values)
 
-    def _run(self, segment: Segment, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
+    def _run(self, segment: Segment, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, int]:
         self._require_all_called()
         self._runs += 1
         before = drawn_so_far(hidden.device)
@@ -125,10 +125,10 @@ class Chain:
             after = drawn_so_far(hidden.device)
             output = output[...]
             self._pending = _Pending(segment, output, call, None if after == before else after)
-        return output, call.in_tuple
+        return output, call.values
 
-    def _passed(self, number: int, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, bool]:
-        """Check the call of a block that already ran; returns its input as a view, and whether in a tuple."""
+    def _passed(self, number: int, hidden: torch.Tensor, call: BlockCall) -> tuple[torch.Tensor, int]:
+        """Check the call of a block that already ran; returns its input as a view, and among how many values."""
         pending = self._pending
         if pending is None or number != pending.next:
             missed = "the first of its segment" if pending is None else f"block {pending.next}"
@@ -146,7 +146,7 @@ class Chain:
         pending.next += 1
         if pending.next == pending.stop:
             self._pending = None
-        return output, pending.in_tuple
+        return output, pending.values
 
     def _check_users(self, loss: torch.Tensor) -> None:
         """Check once per set of segments that the loss uses no output meant only for the next block."""
@@ -218,7 +218,7 @@ class _Pending:
         self.stop = segment.stop
         self.is_output = remembered(output)
         self.is_rest = remembered(call.rest())
-        self.in_tuple = call.in_tuple
+        self.values = call.values
         self.drawn = drawn
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
@@ -35,6 +36,9 @@ __all__ = [
     "trainable_parameter_count",
     "unwrapped",
 ]
+
+_ATTENTION = re.compile(r"Attention|Attn|^MHA")
+"""In the names of classes."""
 
 
 def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Module]:
@@ -88,13 +92,12 @@ def stages_of(model: nn.Module, blocks: Sequence[nn.Module]) -> list[range]:
 
 
 def find_attention(model: nn.Module) -> list[nn.Module]:
-    """The outermost attention modules: ``nn.MultiheadAttention``, and classes with ``Attention`` in their name."""
-    return _outermost(
-        model,
-        lambda module: (
-            module is not model and (isinstance(module, nn.MultiheadAttention) or "Attention" in type(module).__name__)
-        ),
-    )
+    """The outermost attention modules: those whose class, or a base of it, is named so (``Attn``, ``MHA``)."""
+    return _outermost(model, lambda module: module is not model and _is_attention(module))
+
+
+def _is_attention(module: nn.Module) -> bool:
+    return any(_ATTENTION.search(kind.__name__) for kind in type(module).__mro__)
 
 
 def output_layer(model: nn.Module) -> nn.Module | None:

@@ -31,8 +31,8 @@ __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SHORT_TURNS = (
-    "import sys; from advisor.trial.process import fork_client as forking; from tests import quick_workers; "
-    "forking._COMMAND = quick_workers.COMMAND; from advisor.cli import main; sys.exit(main())"
+    "import sys; from advisor.trial.process import fork_client; from tests import quick_workers; "
+    "fork_client._COMMAND = quick_workers.COMMAND; from advisor.cli import main; sys.exit(main())"
 )
 """The command, with trials of short turns."""
 

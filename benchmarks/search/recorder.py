@@ -180,7 +180,7 @@ class Recorder:
             reason=result.reason,
             points=() if sizing is None else sizing.points,
             out_of_memory_at=None if sizing is None else sizing.out_of_memory_at,
-            foretold=result.prediction,
+            prediction=result.prediction,
             settled={} if sizing is None else sizing.settled,
             wall_seconds=round(result.wall_seconds, 3),
         )

@@ -97,7 +97,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         reason: Why, if they failed.
         points: Their measurements, by growing batch.
         out_of_memory_at: The smallest batch that did not fit, if any.
-        foretold: The memory at every batch that they predict, if they do.
+        prediction: The memory at every batch that they predict, if they do.
         last: Whether nothing of the combination is timed: it does not run, or no batch fits.
         settled: The methods' calibration, which the timed trials use.
         wall_seconds: Their duration.
@@ -108,7 +108,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
     reason: str = ""
     points: tuple[SizePoint, ...] = ()
     out_of_memory_at: int | None = None
-    foretold: MemoryPrediction | None = None
+    prediction: MemoryPrediction | None = msgspec.field(default=None, name="foretold")
     last: bool = False
     settled: dict[str, str] = {}
     wall_seconds: float = 0.0
@@ -124,7 +124,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True, tag="sized"):
         if not self.points:
             return None
         sizing = Sizing(points=self.points, out_of_memory_at=self.out_of_memory_at, loss_trace=())
-        return MemoryModel.fit(sizing, self.foretold)
+        return MemoryModel.fit(sizing, self.prediction)
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):

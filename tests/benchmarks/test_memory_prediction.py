@@ -28,9 +28,9 @@ def test_profiling_runs_are_compared_with_unseen_batches() -> None:
 
 def test_an_error_is_relative_to_the_measurement() -> None:
     line = Moment(phase="backward", live=Affine(400, 66), parts={})
-    foretold = MemoryPrediction(moments=(line,), activations=Affine(0, 0), traced_at=(2, 4))
+    prediction = MemoryPrediction(moments=(line,), activations=Affine(0, 0), traced_at=(2, 4))
     lines: list[Line] = [
-        msgspec.structs.replace(one, foretold=foretold) if isinstance(one, Sized) and not one.settings else one
+        msgspec.structs.replace(one, prediction=prediction) if isinstance(one, Sized) and not one.settings else one
         for one in complete()
     ]
     (case,) = (case for case in profiling_run_cases(lines) if case.methods == "plain" and case.batch == 8)

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from advisor.cli import main
-from advisor.trial.process import fork_client as forking
+from advisor.trial.process import fork_client
 from tests.faults import gated_workers
 from tests.faults.gate import At, pass_by, take_argument
 
@@ -40,7 +40,7 @@ def _with_gates() -> None:
 
 
 if __name__ == "__main__":
-    forking._COMMAND = (*gated_workers.COMMAND, take_argument())
+    fork_client._COMMAND = (*gated_workers.COMMAND, take_argument())
     _with_gates()
     # Who plays may have been told to outlive its terminal.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.trial.process import fork_client as forking
+from advisor.trial.process import fork_client
 from tests.faults.damage import DAMAGE_SAMPLE, Damage, damages, play_damage, undamaged
 from tests.faults.matrix import SAMPLE, Fault, Goal, Row, Who, rows
 from tests.faults.play import play
@@ -30,7 +30,7 @@ _DAMAGES = [damage for seed in _SEEDS for damage in damages(seed)] or list(DAMAG
 def one_process_forks_for_all() -> Iterator[None]:
     """What tells the rows' folders apart is no reason to load torch again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forking, "_READ_LATE", forking._READ_LATE | {"TMPDIR", "MOMADVISE_CACHE"})
+        patch.setattr(fork_client, "_READ_LATE", fork_client._READ_LATE | {"TMPDIR", "MOMADVISE_CACHE"})
         yield
 
 

@@ -26,8 +26,7 @@ from advisor.search.study.storage import quietly
 from advisor.session.tuning import Tuning
 from advisor.surroundings import refused
 from advisor.trial.outcome import Outcome
-from advisor.trial.process import fork_client as forking
-from advisor.trial.process import starting
+from advisor.trial.process import fork_client, starting
 from advisor.trial.process.fork_client import ForkServer, UnforkableError
 from advisor.trial.process.runner import Runner
 from advisor.trial.process.starting import WorkerStarter
@@ -194,12 +193,12 @@ def test_a_trial_sees_bytes_of_the_environment_as_they_are(tmp_path: Path, monke
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     """A process in place of one that forks workers, which says nothing."""
-    monkeypatch.setattr(forking, "_COMMAND", HOLDS_ON)
-    monkeypatch.setattr(forking, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(forking, "_END_SECONDS", 0.2)
-    started = forking.borrow({"MOMADVISE_TEST": "silent"})
+    monkeypatch.setattr(fork_client, "_COMMAND", HOLDS_ON)
+    monkeypatch.setattr(fork_client, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(fork_client, "_END_SECONDS", 0.2)
+    started = fork_client.borrow({"MOMADVISE_TEST": "silent"})
     yield started
-    forking.give_back(started)
+    fork_client.give_back(started)
     started.close()
 
 
@@ -216,9 +215,9 @@ def test_a_stopped_server_is_given_up_and_the_next_worker_is_started_without(ser
         server.fork((), {}, 1, {}, seconds=60.0)
     assert time.monotonic() - begin < 30, "its libraries are not waited for"
     assert not process.is_running()
-    another = forking.borrow({"MOMADVISE_TEST": "silent"})
+    another = fork_client.borrow({"MOMADVISE_TEST": "silent"})
     assert another is not server, "the next runner has one that forks"
-    forking.give_back(another)
+    fork_client.give_back(another)
 
 
 def test_a_server_that_is_continued_is_waited_for(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,15 +225,15 @@ def test_a_server_that_is_continued_is_waited_for(server: ForkServer, monkeypatc
     process = process_of(server)
     process.suspend()
     looks = iter((True, True, False, True, True, False))
-    monkeypatch.setattr(forking, "_is_stopped", lambda _: next(looks, False))
+    monkeypatch.setattr(fork_client, "_is_stopped", lambda _: next(looks, False))
     with pytest.raises(TimeoutError):
         server.fork((), {}, 1, {}, seconds=0.3)
 
 
 def test_a_server_that_does_not_answer_is_taken_to_be_gone(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forking, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(fork_client, "_ANSWER_SECONDS", 0.1)
     process = process_of(server)
-    assert server.ask(forking.Look(process=1)) is None
+    assert server.ask(fork_client.Look(process=1)) is None
     assert not process.is_running()
 
 

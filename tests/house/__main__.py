@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections import Counter
 
 from tests.house.reading import modules
@@ -19,7 +20,8 @@ def main() -> None:
     for folder, count in sorted(folders.items()):
         print(f"{count:5}  {folder}")
     print("\nwalls and cycles (lint-imports)")
-    told = subprocess.run(["lint-imports"], capture_output=True, text=True, check=False).stdout
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     print("\n".join(f"       {line}" for line in told.splitlines() if " KEPT" in line or " BROKEN" in line))
     _print("longest files", [(one.lines, str(one.path)) for one in known.values()])
     for title, kind in (("longest functions", "functions"), ("classes by public methods", "classes")):

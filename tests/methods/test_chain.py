@@ -25,17 +25,17 @@ both = pytest.mark.parametrize("name", MODELS)
 
 
 class Block(nn.Module):
-    """A residual block that takes a further argument and can return a tuple."""
+    """Takes a further argument; returns a tuple of so many values, all but the first ``None``, or the first alone."""
 
-    def __init__(self, *, in_tuple: bool = False, dropout: float = 0.0) -> None:
+    def __init__(self, *, values: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
         self.inner = nn.Linear(8, 8)
         self.dropout = nn.Dropout(dropout)
-        self.in_tuple = in_tuple
+        self.values = values
 
     def forward(self, hidden_states: torch.Tensor, mask: Any = None, flags: Any = ()) -> Any:
         hidden = hidden_states + self.dropout(self.inner(hidden_states))
-        return (hidden,) if self.in_tuple else hidden
+        return (hidden, None, None)[: self.values] if self.values else hidden
 
 
 Loop = Callable[["Looping", torch.Tensor], torch.Tensor]
@@ -162,14 +162,16 @@ class TestWhatRuns:
 
 
 class TestCalls:
-    def test_blocks_that_return_a_tuple_of_one(self) -> None:
+    @pytest.mark.parametrize("values", [1, 2, 3])
+    def test_blocks_that_return_a_tuple_of_one_and_nothing_else(self, values: int) -> None:
         def unpacking(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
             for block in model.blocks:
-                (hidden,) = block(hidden)
+                hidden, *nothing = block(hidden)
+                assert nothing == [None] * (values - 1)
             return hidden
 
-        plain, changed = looping(unpacking, in_tuple=True), looping(unpacking, in_tuple=True)
-        chained(changed)
+        plain, changed = looping(unpacking, values=values), looping(unpacking, values=values)
+        chained(changed, size=2)
         assert equal(stepped(changed, hidden_batch()), stepped(plain, hidden_batch()))
 
     def test_the_hidden_state_by_keyword_and_further_arguments(self) -> None:
@@ -382,7 +384,7 @@ class TestRefusals:
     def test_a_block_that_returns_several_tensors(self) -> None:
         training = looping(plain_loop)
         for block in training.model.blocks:  # type: ignore[union-attr]
-            block.register_forward_hook(lambda _module, _args, output: (output, None))
+            block.register_forward_hook(lambda _module, _args, output: (output, output))
         chained(training)
         with pytest.raises(MethodRefusedError, match="but Block returns 2 values"):
             training.step(hidden_batch())

@@ -113,6 +113,12 @@ def test_models_without_attention_have_none() -> None:
     assert find_attention(resnet50()) == []
 
 
+def test_attention_is_known_by_the_names_that_people_give_it() -> None:
+    kinds = [type(name, (nn.Linear,), {}) for name in ("CausalSelfAttention", "NanoAttn", "MHA", "Mlp")]
+    model = nn.Sequential(*(kind(2, 2) for kind in kinds), nn.MultiheadAttention(2, 1))
+    assert find_attention(model) == [model[0], model[1], model[2], model[4]]
+
+
 def test_batchnorm_counts_only_where_it_updates_statistics() -> None:
     model = convnet()
     assert has_batchnorm(model)

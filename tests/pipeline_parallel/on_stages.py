@@ -28,7 +28,7 @@ from advisor.training.structure import find_blocks
 from tests.distributed.models import movement_error
 from tests.pipeline_parallel.staged_models import VOCABULARY, ByHand, batch_of, build, loss_of, targets
 
-KINDS = ("by hand", "conditioned", "tuples", "gpt2", "llama", "bert", "vit")
+KINDS = ("by hand", "conditioned", "tuples", "torch's encoder", "gpt2", "llama", "bert", "vit")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 CASES = tuple(itertools.product(KINDS, SCHEDULES))
 CASES_ON_FOUR = (

@@ -48,14 +48,14 @@ class ByHand(nn.Module):
 
 
 class TupleBlock(nn.Module):
-    """Takes its hidden states by position, and returns them in a tuple."""
+    """Takes its hidden states by position, and returns them in a tuple, with attention weights that there are not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = Block()
 
-    def forward(self, hidden: torch.Tensor, shift: torch.Tensor) -> tuple[torch.Tensor]:
-        return (self.inner(hidden, shift=shift),)
+    def forward(self, hidden: torch.Tensor, shift: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return self.inner(hidden, shift=shift), None
 
 
 class InTuples(nn.Module):
@@ -72,6 +72,21 @@ class InTuples(nn.Module):
         for block in self.blocks:
             hidden = block(hidden, shift)[0]
         return {"scores": self.head(hidden)}
+
+
+class TorchEncoder(nn.Module):
+    """PyTorch's own encoder, which reads attributes inside of its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
+        layer = nn.TransformerEncoderLayer(HIDDEN, HEADS, 2 * HIDDEN, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.size(1))
+        return {"scores": self.head(self.encoder(self.embedding(tokens), mask=mask, is_causal=True))}
 
 
 def _gpt2(dropout: float = 0.0) -> nn.Module:
@@ -122,6 +137,7 @@ BUILD: dict[str, Callable[[], nn.Module]] = {
     "by hand": ByHand,
     "conditioned": lambda: ByHand(conditioned=True),
     "tuples": InTuples,
+    "torch's encoder": TorchEncoder,
     "gpt2": _gpt2,
     "llama": _llama,
     "bert": _bert,
@@ -151,7 +167,7 @@ def batch_of(kind: str, seed: int = 1) -> dict[str, torch.Tensor]:
 
 def loss_of(kind: str) -> Callable[[nn.Module, Any], torch.Tensor]:
     """``(model, batch) -> loss``, the mean over the targets of the batch."""
-    if kind not in ("by hand", "conditioned", "tuples"):
+    if kind not in ("by hand", "conditioned", "tuples", "torch's encoder"):
         return lambda model, batch: model(**batch).loss
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:

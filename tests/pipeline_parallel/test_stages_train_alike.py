@@ -139,7 +139,7 @@ def test_a_recomputation_draws_the_masks_of_its_stage_again(two: list[dict[str, 
 
 REFUSED = {
     "used again": "only hidden states travel",
-    "reads a block": "norm is not here: block 0 (Block) is in another stage",
+    "reads a block": "weight is not here: block 0 (Block) is in another stage",
     "left out": "but block 2 is called when block 1 is due",
     "penalized": "the loss reads parameters of blocks besides running them",
     "in the end": "ZeroDivisionError",

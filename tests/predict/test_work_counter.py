@@ -299,12 +299,12 @@ def test_the_work_at_a_third_batch_is_what_is_counted_there(methods) -> None:  #
 
     work = fake_work(build, text, *methods, compute_loss=None, build_optimizer=adamw)
     direct = fake_step(build, lambda: text(9), *methods, compute_loss=None, build_optimizer=adamw)
-    foreseen = work.work_at(9)
+    predicted = work.work_at(9)
     for phase, kind in itertools.product(Phase, Kind):
         for name in ("launches", "flops", "read_bytes", "written_bytes", "fresh_bytes"):
             counted_there = sum(getattr(one, name) for one in direct if (one.phase, one.kind) == (phase, kind))
             assert (
-                sum(getattr(one, name) for one in foreseen if (one.phase, one.kind) == (phase, kind)) == counted_there
+                sum(getattr(one, name) for one in predicted if (one.phase, one.kind) == (phase, kind)) == counted_there
             ), f"{name} of {kind} in {phase}"
 
 

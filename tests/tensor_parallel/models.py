@@ -44,6 +44,41 @@ class InlineBlock(nn.Module):
         return hidden + self.out(found.reshape(parts[0].shape) if self.guess else found.flatten(2))
 
 
+class WidthAttention(nn.Module):
+    """Attention as in many small GPTs: the width of a head, and of what it returns, is read from its input.
+
+    Args:
+        peek: Let the values of its input scale what it returns as well.
+    """
+
+    def __init__(self, peek: bool = False) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN)
+        self.heads, self.width, self.peek = HEADS, HIDDEN, peek
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        samples, length, width = x.size()
+        parts = self.qkv(x).split(self.width, dim=2)
+        query, key, value = (each.view(samples, length, self.heads, width // self.heads) for each in parts)
+        scores = torch.einsum("blhd,bmhd->bhlm", query, key) * (width // self.heads) ** -0.5
+        found = torch.einsum("bhlm,bmhd->blhd", scores.softmax(-1), value).reshape(samples, length, width)
+        return self.out(found * x.detach().mean() if self.peek else found)
+
+
+class WidthBlock(nn.Module):
+    """A block around it."""
+
+    def __init__(self, peek: bool = False) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.attention = WidthAttention(peek)
+        self.mlp = nn.Sequential(nn.Linear(HIDDEN, 64), nn.GELU(), nn.Linear(64, HIDDEN))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.before(x))
+        return x + self.mlp(self.between(x))
+
+
 class Model(nn.Module):
     """An embedding with a dropout, blocks, and a head; returns its loss."""
 
@@ -144,6 +179,7 @@ BUILD: dict[str, Callable[[], nn.Module]] = {
     "by hand": by_hand,
     "inline": lambda: Model(InlineBlock),
     "inline, guessing": lambda: Model(lambda: InlineBlock(guess=True)),
+    "by width": lambda: Model(WidthBlock),
     "gpt2": _gpt2,
     "llama": lambda: _decoder("Llama", **_GROUPED),
     "neox": lambda: _decoder("GPTNeoX", intermediate_size=64),
@@ -176,6 +212,6 @@ def loss_of(kind: str) -> Callable[[nn.Module], torch.Tensor]:
     if kind.startswith("vit"):
         pixels = torch.randn(2, 3, 32 if "17" in kind else 24, 32 if "17" in kind else 24, generator=generator)
         return lambda model: model(pixel_values=pixels, labels=torch.tensor([1, 2])).loss
-    if kind.startswith(("by hand", "inline")):
+    if kind.startswith(("by hand", "inline", "by width")):
         return lambda model: model(tokens())
     return lambda model: model(input_ids=tokens(), labels=tokens()).loss

@@ -33,8 +33,8 @@ from benchmarks.block_activations.kept import of_all_forms
 from tests.distributed.models import movement_error
 from tests.tensor_parallel.models import HEADS, HIDDEN, Block, Dropout, Model, build, loss_of, tokens
 
-KINDS = ("by hand", "gpt2", "llama", "neox", "opt", "bert", "qwen3", "phi3", "mixtral", "vit")
-KINDS_ON_FOUR = ("by hand", "gpt2", "neox", "bert")
+KINDS = ("by hand", "by width", "gpt2", "llama", "neox", "opt", "bert", "qwen3", "phi3", "mixtral", "vit")
+KINDS_ON_FOUR = ("by hand", "by width", "gpt2", "neox", "bert")
 
 
 def sliced(
@@ -156,7 +156,7 @@ def recomputed() -> dict[str, Any]:
         f"{kind}, {what}, sequence={sequence}": tried(
             lambda kind=kind, sequence=sequence, what=what: stepped(kind, sequence, RECOMPUTE[what])
         )
-        for kind in ("by hand", "gpt2", "llama")
+        for kind in ("by hand", "by width", "gpt2", "llama")
         for what in RECOMPUTE
         if what != "nothing"
         for sequence in (False, True)

@@ -15,7 +15,17 @@ from advisor.methods.tensor_parallel._collectives import in_threads
 from advisor.methods.tensor_parallel._derivation import Derivation, derive
 from advisor.methods.tensor_parallel._vocabulary import slice_vocabulary
 from advisor.training.structure import find_blocks
-from tests.tensor_parallel.models import HIDDEN, VOCABULARY, Block, InlineBlock, Model, build, loss_of, tokens
+from tests.tensor_parallel.models import (
+    HIDDEN,
+    VOCABULARY,
+    Block,
+    InlineBlock,
+    Model,
+    WidthBlock,
+    build,
+    loss_of,
+    tokens,
+)
 
 
 def derived(kind: str, degree: int = 2) -> Derivation:
@@ -43,6 +53,15 @@ def test_a_packed_projection_is_sliced_by_heads_within_each_of_its_parts() -> No
 def test_heads_that_are_interleaved_in_a_packed_projection_stay_together() -> None:
     attention = derived("neox").plans[0].regions[0]
     assert torch.equal(attention.rows[0][0], torch.arange(3 * HIDDEN // 2))
+
+
+def test_a_module_that_reads_its_width_from_its_input_is_given_that_of_its_part() -> None:
+    attention, mlp = derived("by width").plans[0].regions
+    assert (attention.around, attention.narrow, mlp.narrow) == ("attention", True, False)
+    assert {str(size) for size in attention.sizes} == {"attention.heads", "attention.width"}
+    assert derived("by width").no_sequence == ""
+    peeking = derived_from(lambda: WidthBlock(peek=True)).plans[0]
+    assert [region.exit for region in peeking.regions] == ["mlp.2"], "nothing else may read what it is given"
 
 
 def test_norms_of_single_heads_get_a_part_of_their_gradient() -> None:

@@ -47,7 +47,7 @@ def test_a_step_of_four_ranks_is_that_of_one_process(four: list[dict[str, Any]],
 
 
 def test_a_step_with_recomputation_is_that_of_one_process(two: list[dict[str, Any]]) -> None:
-    assert len(two[0]["recomputed"]) == 30
+    assert len(two[0]["recomputed"]) == 40
     for found in two[0]["recomputed"].values():
         is_one_process_step(found)
 

@@ -15,7 +15,7 @@ import pytest
 
 from advisor.trial.forkable import why_not_to_fork
 from advisor.trial.outcome import Outcome
-from advisor.trial.process import fork_client as forking
+from advisor.trial.process import fork_client
 from advisor.trial.process.connection import WORKER_COMMAND, Connection, child_environment
 from advisor.trial.process.fork_client import ForkServer, UnforkableError, borrow, give_back, servers_are_kept
 from advisor.trial.process.runner import Runner
@@ -36,9 +36,9 @@ def starter(workers_as_usual: None) -> Iterator[WorkerStarter]:
 @pytest.fixture
 def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that has loaded nothing, which takes no time."""
-    monkeypatch.setattr(forking, "_COMMAND", (sys.executable, "-c", _WITHOUT_LIBRARIES))
+    monkeypatch.setattr(fork_client, "_COMMAND", (sys.executable, "-c", _WITHOUT_LIBRARIES))
     monkeypatch.setenv("MOMADVISE_TEST", "without libraries")  # nobody else shall be served by it
-    monkeypatch.setattr(forking, "_KEEPERS", 0)
+    monkeypatch.setattr(fork_client, "_KEEPERS", 0)
 
 
 _WITHOUT_LIBRARIES = "from advisor.trial import fork_server; fork_server._load = lambda: None; fork_server.main()"
@@ -149,9 +149,9 @@ class TestTheServer:
 
     def test_goes_when_its_parent_is_killed(self) -> None:
         code = (
-            "import os, time; from advisor.trial.process import fork_client as forking; "
-            f"forking._COMMAND = {forking._COMMAND!r}; "
-            "print(forking.borrow(dict(os.environ))._process.pid, flush=True); time.sleep(600)"
+            "import os, time; from advisor.trial.process import fork_client; "
+            f"fork_client._COMMAND = {fork_client._COMMAND!r}; "
+            "print(fork_client.borrow(dict(os.environ))._process.pid, flush=True); time.sleep(600)"
         )
         with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
             assert parent.stdout is not None
@@ -187,14 +187,14 @@ class TestWhereNothingCanBeForked:
         server.close()
 
     def test_a_server_that_ends_while_it_loads_is_a_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(forking, "_COMMAND", (sys.executable, "-c", "raise SystemExit(3)"))
+        monkeypatch.setattr(fork_client, "_COMMAND", (sys.executable, "-c", "raise SystemExit(3)"))
         server = ForkServer({})
         with pytest.raises(UnforkableError, match="it has ended"):
             server.fork((), {}, 1, {}, 30.0)
 
     def test_a_server_that_loads_too_long_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(forking, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
-        monkeypatch.setattr(forking, "_END_SECONDS", 0.1)
+        monkeypatch.setattr(fork_client, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+        monkeypatch.setattr(fork_client, "_END_SECONDS", 0.1)
         server = ForkServer({})
         process = server._process
         assert process is not None

@@ -16,7 +16,7 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
-from advisor.training.block_call import NO_CHAIN, BlockCall
+from advisor.training.block_call import NO_CHAIN, BlockCall, as_returned
 from advisor.training.processes.cut import LeftPass
 
 __all__ = ["Mark", "Passage", "Run"]
@@ -81,11 +81,11 @@ class Passage:
         draws: Random numbers of the stages.
 
     Attributes:
-        in_tuple: Whether blocks return their hidden states in a tuple of one.
+        values: How many values blocks return in a tuple (:attr:`BlockCall.values`).
     """
 
     def __init__(self, draws: CommonDraws) -> None:
-        self.in_tuple = False
+        self.values = 0
         self._draws = draws
         self._run: Run | None = None
 
@@ -158,7 +158,7 @@ class Passage:
             hidden = hidden.detach()
             hidden = hidden.requires_grad_() if hidden.is_floating_point() else hidden
             run.stands_in.append(hidden)
-        return (hidden,) if self.in_tuple else hidden
+        return as_returned(hidden, self.values)
 
     def _own(self, run: Run, number: int, block: torch.nn.Module, hidden: torch.Tensor, call: BlockCall) -> Any:
         if number == run.blocks.start:
@@ -168,7 +168,7 @@ class Passage:
         run.mark()
         hidden = call.run(block, hidden)
         run.mark()
-        self.in_tuple = call.in_tuple
+        self.values = call.values
         if number == run.blocks.stop - 1:
             self._draws.end_blocks()
             if not run.is_last:
@@ -177,4 +177,4 @@ class Passage:
             if run.watched:
                 hidden = hidden.view_as(hidden)  # a node of its own, to tell what comes after it
             run.last_hidden = hidden
-        return (hidden,) if call.in_tuple else hidden
+        return as_returned(hidden, call.values)

@@ -21,6 +21,8 @@ _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, tuple)
 class OtherBlock(nn.Module):
     """In the place of a block of another stage: without parameters, with the plain attributes that models read.
 
+    Those of modules inside of it as well: ``nn.TransformerEncoder`` looks into the attention of its first layer.
+
     Args:
         block: The block.
         number: Its number in the chain.
@@ -29,32 +31,44 @@ class OtherBlock(nn.Module):
 
     def __init__(self, block: nn.Module, number: int, passage: Passage) -> None:
         super().__init__()
-        self._plain = {
-            name: value
-            for name, value in vars(block).items()
-            if name not in vars(self) and (isinstance(value, _PLAIN) or callable(getattr(value, "to_dict", None)))
-        }
         self.training = block.training
         self.number = number
         self._passage = passage
         self._first = next(iter(inspect.signature(block.forward).parameters), "")
         self.kind = type(block).__name__
+        self._outline = _Outline(block, f"block {number} ({self.kind}) is in another stage of the pipeline")
 
     def __getattr__(self, name: str) -> Any:
-        plain = vars(self).get("_plain", {})
-        if name in plain:
-            return plain[name]
         try:
             return super().__getattr__(name)
-        except AttributeError as error:
-            raise AttributeError(
-                f"{name} is not here: block {vars(self).get('number')} ({vars(self).get('kind')}) is in another stage "
-                "of the pipeline"
-            ) from error
+        except AttributeError:
+            if name == "_outline":  # while it is built or copied
+                raise
+            return getattr(self._outline, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the passage says."""
         return self._passage.skip(self.number, args[0] if args else kwargs.get(self._first))
+
+
+class _Outline:
+    """Plain attributes of a module, and outlines of the modules inside of it.
+
+    Args:
+        module: The module.
+        where: Where the rest is.
+    """
+
+    def __init__(self, module: nn.Module, where: str) -> None:
+        self._where = where
+        for name, value in vars(module).items():
+            if isinstance(value, _PLAIN) or callable(getattr(value, "to_dict", None)):
+                vars(self)[name] = value
+        for name, child in module._modules.items():
+            vars(self)[name] = None if child is None else _Outline(child, where)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name} is not here: {vars(self).get('_where')}")
 
 
 class StageLink(ActivationWrapper):

@@ -26,7 +26,7 @@ class Handed:
         shape: Their shape.
         dtype: Their format.
         requires_grad: Whether they depend on something that is trained.
-        in_tuple: Whether blocks return them in a tuple of one.
+        values: Among how many values blocks return them in a tuple; 0 if alone.
         drew: Whether the pass drew random numbers.
         marks: As the pass began, each block began and ended, and the pass ended, if it was measured.
         error: The class and the text of an error that the stage raised.
@@ -37,7 +37,7 @@ class Handed:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     requires_grad: bool = False
-    in_tuple: bool = False
+    values: int = 0
     drew: bool = False
     marks: tuple[Mark, ...] = ()
     error: str = ""
@@ -108,7 +108,7 @@ class Relay:
             if failure is not None:
                 raise failure
             _require(own, stage, stages.count)
-            stages.passage.in_tuple = own.in_tuple
+            stages.passage.values = own.values
             handed.append(own)
             if stage < stages.count - 1:
                 incoming = self._passed_on(stage, value, own)
@@ -120,7 +120,7 @@ class Relay:
 
     def _of_stage(self, run: Run, stage: int, number: int, function: Callable[[], Any]) -> tuple[Any, Handed]:
         left, value = self._stages.run(run, stage, number, function)
-        own = Handed(left=left, in_tuple=self._stages.passage.in_tuple)
+        own = Handed(left=left, values=self._stages.passage.values)
         if isinstance(value, torch.Tensor):
             own.shape, own.dtype, own.requires_grad = tuple(value.shape), value.dtype, value.requires_grad
         return value, own

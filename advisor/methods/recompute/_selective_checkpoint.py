@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from advisor.errors import MethodRefusedError
 from advisor.methods.applying import note_if_idle
 from advisor.methods.recompute._block_costs import require_visible_hooks
-from advisor.training.block_call import BlockCall
+from advisor.training.block_call import BlockCall, as_returned
 from advisor.training.random_state import ContextPair, Repeated
 from advisor.training.recompute import region_contexts, wrap_modules
 from advisor.training.replaced_attribute import replace_attribute
@@ -174,7 +174,7 @@ class _OutputRecomputation:
         storage = output.untyped_storage()
         if token.grad_fn is not None and storage._cdata != hidden.untyped_storage()._cdata:
             self._outputs[storage._cdata] = _Output(output, token)
-        return (output,) if call.in_tuple else output
+        return as_returned(output, call.values)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         if type(tensor) is not nn.Parameter and tensor.layout is torch.strided:

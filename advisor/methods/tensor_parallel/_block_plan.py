@@ -70,6 +70,8 @@ class Region:
         partial: Names of whole parameters inside, of which each rank gets a part of the gradient.
         around: Name of the module at whose input a split sequence is gathered; empty: at each entry.
         places: Where that module is given the hidden states: positions and keywords.
+        narrow: Whether that module is given only as many features as a rank has of it, and the entries all: its code
+            then reads its own part's width from them (``B, T, C = x.shape``).
     """
 
     entries: tuple[str, ...]
@@ -80,6 +82,7 @@ class Region:
     partial: tuple[str, ...] = ()
     around: str = ""
     places: tuple[int | str, ...] = ()
+    narrow: bool = False
 
 
 @dataclass(frozen=True)

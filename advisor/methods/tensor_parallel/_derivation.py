@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._block_calls import Call, Calls, calls_of, structure_keys, undisturbed
-from advisor.methods.tensor_parallel._block_plan import BlockPlan, Region
+from advisor.methods.tensor_parallel._block_plan import BlockPlan, Region, Size
 from advisor.methods.tensor_parallel._dependencies import Dependencies
 from advisor.methods.tensor_parallel._divided_sizes import candidate_sizes, sizes_read
 from advisor.methods.tensor_parallel._linear import is_linear
@@ -135,8 +135,7 @@ def _plan(block: nn.Module, call: Call, degree: int, tied: set[str]) -> BlockPla
             refused |= dict.fromkeys(names, "its weight is tied to another module's")
             continue
         first_reason = ""
-        for chosen in candidate_sizes(region, sizes):
-            tried = dataclasses.replace(region, sizes=chosen)
+        for tried in _divided(region, sizes):
             reason = rehearse_region(whole, tried, degree)
             first_reason = first_reason or reason
             if not reason:
@@ -164,6 +163,13 @@ def _plan(block: nn.Module, call: Call, degree: int, tied: set[str]) -> BlockPla
     )
 
 
+def _divided(region: Region, sizes: list[Size]) -> Iterator[Region]:
+    """The region with what its code may need divided: numbers that it holds, and the width of what it is given."""
+    for narrow in (False, True) if region.around else (False,):
+        for chosen in candidate_sizes(region, sizes):
+            yield dataclasses.replace(region, sizes=chosen, narrow=narrow)
+
+
 def _unless_used(plan: BlockPlan, block: nn.Module, used: set[str]) -> BlockPlan:
     """No plan where the loss uses what a region would compute a share of."""
     names = sorted(used & {name for region in plan.regions for name in region.entries})
@@ -180,7 +186,7 @@ def _with_sequence(whole: Whole, regions: list[Region], degree: int) -> tuple[li
     if not regions:
         return regions, "no linear layer of a block is sliced"
     first = ""
-    at_entries = [dataclasses.replace(region, around="", places=()) for region in regions]
+    at_entries = [each if each.narrow else dataclasses.replace(each, around="", places=()) for each in regions]
     for tried in (regions, at_entries):
         reason = rehearse_block(whole, tried, degree, sequence=True)
         if not reason:

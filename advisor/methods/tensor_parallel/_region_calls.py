@@ -48,13 +48,16 @@ class Entered:
         whole: What the entries are to compute with.
         own: This rank's part of it; ``None`` where the sequence is not split.
         again: Gathers it in the backward pass.
+
+    Attributes:
+        given: What a module around the entries is given for it.
     """
 
     def __init__(
         self, source: torch.Tensor, whole: torch.Tensor, own: torch.Tensor | None, again: GatheredAgain | None
     ) -> None:
         self._source = weakref.ref(source)
-        self.whole = whole
+        self.whole = self.given = whole
         self.own = own
         self.again = again
 
@@ -62,10 +65,22 @@ class Entered:
         """Whether the tensor is the one that was entered."""
         return self._source() is tensor
 
-    def is_whole(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is the gathered one, in this or another shape."""
-        same = tensor is self.whole or tensor._base is self.whole
-        return same and tensor.numel() == self.whole.numel() and tensor.size(-1) == self.whole.size(-1)
+    def narrow(self, parts: int) -> None:
+        """Give a module around the entries the first of so many parts of the features, to read their number from."""
+        features = self.whole.detach()
+        self.given = features.narrow(-1, 0, features.size(-1) // parts)
+
+    def is_given(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is the given one, in this or another shape."""
+        base = self.given if self.given is self.whole else self.given._base
+        same = tensor is self.given or (base is not None and tensor._base is base)
+        return same and tensor.numel() == self.given.numel() and tensor.size(-1) == self.given.size(-1)
+
+    def as_given(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The features that the entries are to compute with, in the shape of a tensor that is the given one."""
+        if self.given is self.whole:
+            return tensor
+        return self.whole.reshape(*tensor.shape[:-1], -1)
 
 
 class RegionCalls(Unsaved):
@@ -76,16 +91,25 @@ class RegionCalls(Unsaved):
         entries: How many entries it has.
         tokens: How the sequence is split outside of it; ``None`` where it is not.
         around: Whether a module around the entries gathers for them.
+        narrow: Into how many parts the features are cut of which that module is given one; 1: all.
         draws: Draws own masks inside; ``None`` where something outside does.
     """
 
     def __init__(
-        self, ranks: Ranks, entries: int, tokens: Tokens | None, *, around: bool, draws: OwnDraws | None
+        self,
+        ranks: Ranks,
+        entries: int,
+        tokens: Tokens | None,
+        *,
+        around: bool,
+        narrow: int = 1,
+        draws: OwnDraws | None,
     ) -> None:
         self._ranks = ranks
         self._entries = entries
         self._tokens = tokens
         self._around = around
+        self._narrow = narrow
         self._draws = draws
         self._called = 0
         self._entered: Entered | None = None
@@ -99,8 +123,10 @@ class RegionCalls(Unsaved):
     def around(self, hidden: torch.Tensor) -> torch.Tensor:
         """All tokens, for a module around the entries."""
         self._called = 0
-        self._entered = self._gathered(hidden)
-        return self._entered.whole
+        self._entered = entered = self._gathered(hidden)
+        if self._narrow > 1:
+            entered.narrow(self._narrow)
+        return entered.given
 
     def enter(self, inputs: torch.Tensor, *, training: bool) -> tuple[torch.Tensor, Entered | None]:
         """What an entry is to read, and what it is to keep in its place if its input was gathered."""
@@ -109,10 +135,10 @@ class RegionCalls(Unsaved):
         self._called += 1
         if self._around:
             found = self._entered
-            if found is not None and not found.is_whole(inputs):
+            if found is not None and not found.is_given(inputs):
                 self.only_entries_read = False
                 found = None
-            whole = inputs
+            whole = inputs if found is None else found.as_given(inputs)
         else:
             found = self._entered
             if found is None or not found.is_of(inputs):

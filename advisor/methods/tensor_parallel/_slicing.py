@@ -41,8 +41,9 @@ def slice_block(
     """
     made = []
     for region in regions:
-        around = region.around if tokens is not None else ""
-        calls = RegionCalls(ranks, len(region.entries), tokens, around=bool(around), draws=draws)
+        around = region.around if tokens is not None or region.narrow else ""
+        narrow = ranks.size if region.narrow else 1
+        calls = RegionCalls(ranks, len(region.entries), tokens, around=bool(around), narrow=narrow, draws=draws)
         slices = slices_of(block, region)
         for names, kind in ((region.entries, EntryLinear), ((region.exit,), ExitLinear)):
             for name in names:

@@ -28,6 +28,7 @@ class _Region(msgspec.Struct, frozen=True):
     partial: tuple[str, ...]
     around: str
     places: tuple[int | str, ...]
+    narrow: bool = False
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -112,6 +113,7 @@ def _written(plan: BlockPlan) -> _Plan:
             partial=region.partial,
             around=region.around,
             places=region.places,
+            narrow=region.narrow,
         )
         for region in plan.regions
     )
@@ -129,6 +131,7 @@ def _read(plan: _Plan, block: nn.Module, degree: int) -> BlockPlan:
             partial=region.partial,
             around=region.around,
             places=region.places,
+            narrow=region.narrow,
         )
         for region in plan.regions
     )

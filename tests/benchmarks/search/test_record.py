@@ -97,7 +97,7 @@ def test_predictions_of_profiling_runs_are_used_beyond_their_batches() -> None:
         Moment(phase=phase, live=line, parts={})
         for phase, line in (("optimizer", Affine(520.0, 0.0)), ("backward", Affine(400.0, 60.0)))
     )
-    foretold = MemoryPrediction(moments=moments, activations=Affine(0.0, 60.0), traced_at=(1, 2))
-    forecast = msgspec.structs.replace(sized(), foretold=foretold).forecast
+    prediction = MemoryPrediction(moments=moments, activations=Affine(0.0, 60.0), traced_at=(1, 2))
+    forecast = msgspec.structs.replace(sized(), prediction=prediction).forecast
     assert forecast is not None
     assert [forecast.predict(batch) for batch in (1, 4, 10)] == [520, 640, 1000]
