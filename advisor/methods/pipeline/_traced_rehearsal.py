@@ -134,20 +134,24 @@ class TracedRehearsal:
         self.handed = [*hidden, Handed(dtype=look.loss.dtype, requires_grad=True)]
 
     def _look(self, function: Callable[[], Any]) -> _Look:
-        """A pass; whether blocks return tuples is tried, because the model reads what it gets for those left out."""
+        """A pass; how many values blocks return is tried, because the model reads what it gets for those left out."""
+        passage = self._stages.passage
         error: Exception | None = None
-        for in_tuple in (False, True):
-            self._stages.passage.in_tuple = in_tuple
+        untried = [0, 1, 2, 3]
+        while untried:
+            values = passage.values if passage.values in untried else untried[0]
+            untried.remove(values)
+            passage.values = values
             try:
                 look = self._pass(function)
             except NothingPredictedError:
                 raise
-            except Exception as raised:  # what the model makes of a tuple, or of none
+            except Exception as raised:  # what the model makes of too many values, or of too few
                 error = error or raised
                 continue
-            if self._stages.passage.in_tuple is in_tuple:
+            if passage.values == values:
                 return look
-        raise error or NothingPredictedError("blocks return tuples and tensors in turn")
+        raise error or NothingPredictedError("blocks return several values, or not as many each time")
 
     def _pass(self, function: Callable[[], Any]) -> _Look:
         stages = self._stages
