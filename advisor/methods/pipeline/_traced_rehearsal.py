@@ -27,9 +27,6 @@ __all__ = ["TracedRehearsal"]
 
 _NUMBER = -1
 
-_MOST_VALUES = 3
-"""In the tuples that blocks return."""
-
 
 class _Look(NamedTuple):
     """What a pass has shown.
@@ -138,11 +135,6 @@ class TracedRehearsal:
 
     def _look(self, function: Callable[[], Any]) -> _Look:
         """A pass; how many values blocks return is tried, because the model reads what it gets for those left out."""
-<<<<<<< HEAD
-        error: Exception | None = None
-        for values in range(_MOST_VALUES + 1):
-            self._stages.passage.values = values
-=======
         passage = self._stages.passage
         error: Exception | None = None
         untried = [0, 1, 2, 3]
@@ -150,7 +142,6 @@ class TracedRehearsal:
             values = passage.values if passage.values in untried else untried[0]
             untried.remove(values)
             passage.values = values
->>>>>>> meshgaps
             try:
                 look = self._pass(function)
             except NothingPredictedError:
@@ -158,11 +149,7 @@ class TracedRehearsal:
             except Exception as raised:  # what the model makes of too many values, or of too few
                 error = error or raised
                 continue
-<<<<<<< HEAD
-            if self._stages.passage.values == values:
-=======
             if passage.values == values:
->>>>>>> meshgaps
                 return look
         raise error or NothingPredictedError("blocks return several values, or not as many each time")
 
