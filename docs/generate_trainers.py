@@ -9,6 +9,7 @@ from typing import Any
 from advisor.exports.export import QUANTITIES, rule_for
 from advisor.exports.rules import Format, Given, Rule, Status, Target
 from advisor.exports.trainers import TARGETS
+from advisor.integrations.support import TRAINERS, outcomes
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import settings_of
@@ -22,11 +23,11 @@ HEAD = """\
 # Trainers
 
 `momadvise export policy.yaml --to NAME` writes a policy as the configuration of a trainer; `--into FILE` changes one
-that you have ([how](how-to.md#use-a-policy-in-the-trainer-that-you-have)). What each cell says:
+that you have ([how](how-to.md#export-a-policy-to-the-trainer-that-you-have)). What each cell says:
 
 - `=` exported: keys of the configuration, the launcher or the environment make the trainer do the same.
 - `~` approximated: keys for something near, which is not what was measured; the tables below say in what it differs.
-- `A` needs the adapter: no key says it, code can (`wrapper.py` does).
+- `A` needs the adapter: no key says it, code can ([adapters](#adapters); elsewhere `wrapper.py`).
 - `-` cannot be said: the trainer has it not, and its models or loop are its own.
 
 Two marks in a cell are for different values of the method's parameters.
@@ -40,12 +41,21 @@ of `hf`, and for what `lightning` and `accelerate` say of these, they also train
 parameters with the wrapper's. Formats that need a GPU, and several devices, are read but were not trained.
 """
 
+ADAPTERS = """\
+## Adapters
+
+An adapter applies a policy in the trainer's own loop: every method of the catalogue but those in the second table
+([how](how-to.md#train-with-a-policy-in-the-trainer-that-you-have)). For each method that works on a CPU, tests train two
+steps with the adapter and compare all parameters with the wrapper's; in `trl.SFTTrainer` only where trl is installed.
+What the trainer already does itself is refused, with the argument to leave out.
+"""
+
 MARKS = {Status.EXPORTED: "=", Status.APPROXIMATED: "~", Status.ADAPTER: "A", Status.REFUSED: "-"}
 
 
 def page() -> str:
     """The whole page."""
-    lines = [HEAD, *_versions(), *_overview()]
+    lines = [HEAD, *_versions(), *_overview(), *_adapters()]
     for target in TARGETS:
         lines += _section(target)
     return "\n".join(lines)
@@ -76,6 +86,26 @@ def _mark(method: Method, target: Target) -> str:
 def _rule(setting: MethodSetting, target: Target) -> Rule:
     beneath = frozenset({"ddp"}) if setting.name == "gradient_compression" else frozenset()
     return rule_for(setting, target, frozenset({setting.name}) | beneath)
+
+
+def _adapters() -> Iterator[str]:
+    yield ADAPTERS
+    yield "| trainer | adapter | tested with |"
+    yield "|---|---|---|"
+    for trainer in TRAINERS:
+        yield f"| {trainer.name} | `{trainer.call}` | {trainer.library} {', '.join(trainer.tested)} |"
+    yield ""
+    yield "| refused | where | why |"
+    yield "|---|---|---|"
+    refused: dict[str, tuple[list[str], list[str]]] = {}
+    for (method, trainer_name), reason in outcomes().items():
+        if reason:
+            methods, places = refused.setdefault(reason, ([], []))
+            methods += [f"`{method}`"] if f"`{method}`" not in methods else []
+            places += [trainer_name] if trainer_name not in places else []
+    for reason, (methods, places) in refused.items():
+        yield f"| {', '.join(methods)} | {', '.join(places)} | {reason} |"
+    yield ""
 
 
 def _section(target: Target) -> Iterator[str]:
