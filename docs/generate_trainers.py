@@ -45,9 +45,9 @@ ADAPTERS = """\
 ## Adapters
 
 An adapter applies a policy in the trainer's own loop: every method of the catalogue but those in the second table
-([how](how-to.md#train-with-a-policy-in-the-trainer-that-you-have)). For each method that works on a CPU, tests train two
-steps with the adapter and compare all parameters with the wrapper's; in `trl.SFTTrainer` only where trl is installed.
-What the trainer already does itself is refused, with the argument to leave out.
+([how](how-to.md#train-with-a-policy-in-the-trainer-that-you-have)). For each method that works on a CPU, tests train
+two steps with the adapter and compare all parameters with the wrapper's; in `trl.SFTTrainer` only where trl is
+installed. What the trainer already does itself is refused, with the argument to leave out.
 """
 
 MARKS = {Status.EXPORTED: "=", Status.APPROXIMATED: "~", Status.ADAPTER: "A", Status.REFUSED: "-"}
