@@ -73,8 +73,7 @@ def why_refused(method: Method, trainer: Trainer) -> str:
     if method.axis not in (None, MeshAxis.DATA):
         return (
             f"processes that hold one model must be given the same samples, but {trainer.name} gives each process "
-            "samples of its own; call training.step(batch) of the wrapper instead, or use a policy that divides only "
-            "the batch"
+            "samples of its own; train with the policy's wrapper.py, or use a policy that divides only the batch"
         )
     if trainer.own_loss and method.stage is Stage.LOSS:
         return (

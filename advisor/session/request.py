@@ -13,6 +13,7 @@ from advisor.goal import Fidelity, Floor, GoalKind, Preference, Price
 from advisor.options import TUNE, Option, options_of
 from advisor.policy.baseline import Baseline
 from advisor.policy.fingerprints import Asked
+from advisor.policy.policy import Policy
 from advisor.search.propose.proposal import SamplerName
 from advisor.text.ranges import MOST, check_above_zero, whole
 from advisor.trial.nodes import Nodes
@@ -140,13 +141,17 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             "min_samples_per_second": floor.samples_per_second,
             "min_share_of_baseline": floor.share_of_baseline,
             **msgspec.structs.asdict(self.source.stated),
-            "baseline": None if self.baseline is None else self.baseline.policy.label,
+            "baseline": None if self.baseline is None else _in_words(self.baseline.policy),
         }
         return {name: value for name, value in stated.items() if value is not None}
 
     def fingerprint(self, space_text: str) -> str:
         """Hash over what was asked for."""
         return hashlib.sha256(msgspec.json.encode(self.asked(space_text))).hexdigest()[:16]
+
+
+def _in_words(policy: Policy) -> str:
+    return f"{policy.label}, batch {policy.micro_batch} x {policy.accumulation_steps}"
 
 
 def picks_of(price: Price | None, usd_per_kilowatt_hour: float | None, preference: Preference) -> Asked:

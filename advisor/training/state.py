@@ -57,10 +57,14 @@ class TrainingState:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`save` gave rank 0; all of it, the model with the rest, or the optimizer alone."""
+        optimizer_state = None
+        if "model" not in state or "optimizer" in state:
+            optimizer_state = self._own_optimizer(state["optimizer"])  # What is refused leaves everything as it was.
         if "model" in state:
             self._load_model(state)
-        if "model" not in state or "optimizer" in state:
-            self._load_optimizer(state["optimizer"])
+        if optimizer_state is not None:
+            self.distribution.load_optimizer_state(self.optimizer, optimizer_state)
+            _lay_out(self.optimizer)
 
     def _load_model(self, state: Mapping[str, Any]) -> None:
         model_state: Mapping[str, Any] = state["model"]
@@ -72,12 +76,11 @@ class TrainingState:
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
 
-    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+    def _own_optimizer(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         for cut in self.cuts:
             state = cut.own_optimizer_state(state, self.optimizer)
         require_parts_for(state, size=1)
-        self.distribution.load_optimizer_state(self.optimizer, state)
-        _lay_out(self.optimizer)
+        return state
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:

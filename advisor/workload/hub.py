@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from advisor.errors import WorkloadError
-from advisor.text.printable import quoted
+from advisor.text.printable import printable, quoted
 
 __all__ = ["hub_config"]
 
@@ -71,7 +71,7 @@ def hub_config(repository: str) -> Path:
     except HFValidationError as error:
         raise WorkloadError(
             f"hf: takes a model type such as hf:bert or a repository such as hf:google-bert/bert-base-uncased, but "
-            f"got {named}: {error}"
+            f"got {named}: {printable(str(error))}"
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise WorkloadError(

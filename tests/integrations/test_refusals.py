@@ -122,7 +122,7 @@ def test_methods_that_divide_the_model_are_refused_in_every_trainer(tmp_path: Pa
         assert {method.name for method in CATALOGUE if method.axis not in (None, MeshAxis.DATA)} <= refused
     divided = Policy(methods=(use("pipeline", **first("pipeline")),), micro_batch=2, gpu_count=2, mesh=Mesh(pipeline=2))
     for loop in (in_trainer(tmp_path), in_loop):
-        with pytest.raises(MethodRefusedError, match=r"must be given the same samples.*training.step"):
+        with pytest.raises(MethodRefusedError, match=r"must be given the same samples.*wrapper.py"):
             loop(divided)
 
 

@@ -10,6 +10,7 @@ import transformers
 import yaml
 
 from advisor.measure.batches.model_identity import identity_of
+from advisor.workload._user_functions import Workload
 from tests.methods.tiny import gpt2, text
 
 
@@ -18,7 +19,7 @@ class Own(torch.nn.Linear):
 
 
 def libraries_of(model: torch.nn.Module) -> dict[str, str]:
-    return identity_of(model, text, 0).libraries
+    return identity_of(model, Workload(build_model=lambda: model, make_batch=text), text, 0).libraries
 
 
 def test_libraries_are_those_of_the_models_classes() -> None:

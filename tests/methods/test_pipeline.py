@@ -5,14 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from advisor.errors import NothingPredictedError
 from advisor.hardware.mesh import Mesh
-from advisor.methods.compose import apply_settings, conflict_between, judge
+from advisor.methods.compose import conflict_between, judge
 from advisor.methods.pipeline.schedule_rules import SCHEDULES
 from advisor.methods.setting import MethodSetting, use
-from advisor.training.processes.world import current_world
-from advisor.trial.worker.run_trial import standing_for_ranks
-from tests.methods.tiny import cpu, facts_of, training_of
+from tests.methods.tiny import cpu, facts_of
 
 DDP = use("ddp", bucket_views=True, static_graph=False)
 
@@ -64,10 +61,3 @@ def test_what_a_schedule_cannot_do_is_a_conflict_with_its_reason(
 ) -> None:
     found = {schedule: conflict_between([piped(schedule), other]) for schedule in SCHEDULES}
     assert {schedule for schedule, reason in found.items() if reason} == set(schedules)
-
-
-def test_a_trace_has_no_other_stages_and_says_so() -> None:
-    with standing_for_ranks(2):
-        training = training_of("gpt2", world=current_world(Mesh(pipeline=2)))
-        with pytest.raises(NothingPredictedError, match="a trace has one process"):
-            apply_settings(training, [piped()])

@@ -250,7 +250,7 @@ from tests.search.test_sampler import SMALL, HAND_TUNED, proposer, rate, space
 one = proposer(space(*SMALL, recipes=(HAND_TUNED,)), Path({storage!r}))
 for _ in range(3):
     proposal = one.ask()
-    one.tell(proposal, rate(proposal.uses, proposal.batch_fraction))
+    one.tell(proposal, rate(proposal.settings, proposal.batch_fraction))
 one.ask()
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -17,7 +17,7 @@ from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import SizeResult
-from advisor.trial.spec import ConfirmTrial, SizeTrial, TimeTrial, Trial, TrialSpec
+from advisor.trial.spec import ConfirmTrial, LookTrial, SizeTrial, TimeTrial, Trial, TrialSpec
 from advisor.trial.worker import prepared as preparing
 from advisor.trial.worker.forked_trial import end_children, run_forked
 from advisor.trial.worker.prepared import prepare, wants_process_of_its_own
@@ -77,9 +77,11 @@ def found(spec: TrialSpec, folder: Path) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("kind", get_args(TrialSpec))
-def test_every_trial_on_a_cpu_but_a_confirmation_wants_a_process_of_its_own(kind: type[Trial[Any]]) -> None:
-    """A confirmation has a worker to itself."""
-    assert wants_process_of_its_own(spec(kind=kind)) is (kind is not ConfirmTrial)
+def test_trials_that_measure_on_a_cpu_want_a_process_of_their_own_but_for_a_confirmation(
+    kind: type[Trial[Any]],
+) -> None:
+    """A confirmation has a worker to itself, and a look measures nothing."""
+    assert wants_process_of_its_own(spec(kind=kind)) is (kind not in (ConfirmTrial, LookTrial))
 
 
 def test_a_trial_on_a_gpu_stays_in_the_worker() -> None:
