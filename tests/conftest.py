@@ -19,6 +19,8 @@ _READ_BY_MODELS = {"LOSS_SCALE", "MODEL_HIDDEN", "MODEL_LAYERS", "NOBODY_READS_T
 # on a busy machine make small steps a hundred times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # Libraries read it when they are imported. No test asks the network.
+
 
 @pytest.fixture(autouse=True, scope="session")
 def nothing_is_kept_for_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
