@@ -177,7 +177,8 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     text = f"Confirmed in a fresh process: {rates}."
     if not confirmation.as_promised:
         text = (
-            f"Not confirmed: in a fresh process {rates}, and {format_spread(confirmation.tolerated)} would be noise. "
+            f"Not confirmed: in a fresh process {rates}{_due(confirmation)}, and "
+            f"{format_spread(confirmation.tolerated)} would be noise. "
             "Measurements on this machine are not reproducible now: check what else runs on it, and run the same "
             "command again."
         )
@@ -193,6 +194,14 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         times = f"; that is {measurement.samples_per_second / baseline:.2f} times as many"
         text += f"{times if floor is None else ' at its own size'}."  # throughputs of different models do not compare
     return text
+
+
+def _due(confirmation: Confirmation) -> str:
+    """What the promise is at the speed that the machine had for the baseline right after the run."""
+    if confirmation.drift is None:
+        return ""
+    due = format_rate(confirmation.drift * confirmation.promised_samples_per_second)
+    return f" ({due} were due, because the baseline ran at {format_percent(confirmation.drift)} of its speed)"
 
 
 def timings_table(timings: Mapping[str, float]) -> RenderableType:

@@ -168,6 +168,19 @@ def test_a_run_far_from_its_promise_with_nothing_beside_it_is_explained() -> Non
     assert said(101.0).startswith("Confirmed in a fresh process")
 
 
+def test_what_a_promise_is_on_a_machine_that_became_faster_is_said() -> None:
+    """Trap: "93% of the 7.92 promised, and ±10% would be noise" was not confirmed: the baseline had become faster."""
+    again = timed(0.32, BF16, gpu_count=4).measurement
+    assert again is not None
+    promised = again.samples_per_second / 0.93
+    said = Confirmation(
+        outcome=Outcome.OK, measurement=again, promised_samples_per_second=promised, noise=0.1, drift=1.11
+    )
+    assert "were due, because the baseline ran at 111% of its speed), and ±10% would be noise" in confirmation_words(
+        said
+    )
+
+
 def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors=ERRORS)  # as the command's streams are
