@@ -14,12 +14,12 @@ function answersTable(studies) {
   const rows = [
     ["Answer", (one) => one.answer.headline],
     ["Goal", (one) => one.goalWords],
-    ["Throughput", (one) => rate(one.answer.rate)],
-    ["Baseline", (one) => rate(one.baselineRate)],
-    ["Gain", (one) => (one.answer.rate && one.baselineRate ? times(one.answer.rate / one.baselineRate) : null)],
-    ["Peak", (one) => bytes(one.answer.peak)],
-    ["Cost", (one) => (one.answer.cost == null ? null : `${usd(one.answer.cost * ITERATIONS)} for ${ITERATIONS} iterations`)],
-    ["Confirmed", (one) => ({confirmed: "yes", unsure: "no", failed: "failed"})[one.answer.state] ?? "–"],
+    ["Throughput", (one) => rate(one.answer.winner?.rate)],
+    ["Baseline", (one) => rate(one.baseline?.rate)],
+    ["Gain", (one) => one.answer.gain],
+    ["Peak", (one) => bytes(one.answer.winner?.peak)],
+    ["Cost", (one) => (one.answer.winner?.cost == null ? null : `${usd(one.answer.winner.cost * ITERATIONS)} for ${ITERATIONS} iterations`)],
+    ["Run again", (one) => one.answer.state],
     ["Hardware", (one) => one.hardware],
     ["Memory limit", (one) => bytes(one.limit)],
     ["Date", (one) => one.date],
@@ -48,7 +48,7 @@ function sharedPolicies(studies) {
   const found = new Map();
   studies.forEach((study, at) => {
     for (const policy of study.policies) {
-      if (policy.rate == null || policy.source === "predicted") continue;
+      if (!policy.measured) continue;
       const key = `${policy.name}, batch ${policy.batch}`;
       if (!found.has(key)) found.set(key, new Map());
       if (!found.get(key).has(at)) found.get(key).set(at, policy);
@@ -63,20 +63,19 @@ function sharedPicture(studies) {
   const title = "The same policies in each study";
   if (!shared.length) return picture({id, title, missing: "No policy was measured in more than one of these studies.", full: true});
   const shown = shared.slice(0, 12);
-  const symbols = ["circle", "square", "triangle", "diamond2", "plus", "times"];
   const points = shown.flatMap((one) => one.by);
   return picture({
     id, title, full: true,
     lead: shared.length > shown.length ? `The ${shown.length} fastest of ${shared.length} that they have in common.` : "",
     words: shown.map((one) => `${one.name}: ${one.by.map(({at, policy}) => `${studies[at].name} ${rate(policy.rate)}`).join(", ")}.`).join(" "),
-    legend: legendOf(studies.map((one, at) => ({color: SERIES[at % 6], square: true, words: `${one.name} (${symbols[at % 6].replace("2", "")})`}))),
+    legend: legendOf(studies.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], words: one.name}))),
     draw: (width) => chart({
       width, height: shown.length * 44 + 50, marginLeft: 6, marginRight: 24, marginTop: 4,
       x: {zero: true, nice: true, grid: true, label: "Throughput (samples/s) →", labelAnchor: "center", ticks: 6, tickFormat: tick},
-      y: {domain: shown.map((one) => one.name), axis: null, padding: 0},
+      y: {type: "band", domain: shown.map((one) => one.name), axis: null, padding: 0},
       marks: [
         Plot.link(shown, {y: "name", x1: (one) => Math.min(...one.by.map(({policy}) => policy.rate)), x2: (one) => Math.max(...one.by.map(({policy}) => policy.rate)), stroke: "var(--line)", strokeWidth: 3, dy: 10}),
-        ...studies.map((_, at) => Plot.dot(points.filter((one) => one.at === at), {y: "name", x: (one) => one.policy.rate, symbol: symbols[at % 6], fill: SERIES[at % 6], stroke: SERIES[at % 6], r: 5, dy: 10})),
+        ...studies.map((_, at) => Plot.dot(points.filter((one) => one.at === at), {y: "name", x: (one) => one.policy.rate, symbol: SHAPES[at % 6], fill: SERIES[at % 6], stroke: SERIES[at % 6], r: 5, dy: 10})),
         Plot.text(shown, {y: "name", frameAnchor: "left", textAnchor: "start", dy: -9, text: (one) => shortened(one.name, Math.floor(width / 6.8))}),
       ],
     }),
@@ -89,9 +88,9 @@ function sharedPicture(studies) {
 
 /** Throughput against batch of one study, on the scale of all. */
 function curvesBeside(study, studies) {
-  const most = Math.max(...studies.flatMap((one) => one.curves.flatMap((curve) => curve.points.map((point) => point.high ?? point.rate))));
+  const most = Math.max(...studies.flatMap((one) => pointsOf(colouredCurves(one)).map((point) => point.high ?? point.rate)));
   const curves = colouredCurves(study);
-  const points = curves.flatMap((curve) => curve.points.map((one) => ({...one, curve})));
+  const points = pointsOf(curves);
   const title = `Throughput: ${study.name}`;
   const id = newId("beside");
   if (!points.length) return picture({id, title, missing: "No batch was timed in this study."});

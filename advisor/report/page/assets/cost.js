@@ -5,7 +5,7 @@ const ITERATIONS = 1000;
 function costPicture(study) {
   const id = "cost";
   const title = "Cost against latency";
-  const points = study.points;
+  const points = study.places;
   if (!points.length) return picture({id, title, missing: "No policy has both a cost and a latency in this study.", full: true});
   const state = {...study.preference};
   const pickWords = el("p", {class: "pick", id: newId("pick"), role: "status", "aria-live": "polite"});
@@ -17,13 +17,13 @@ function costPicture(study) {
   };
   const card = picture({
     id, title, full: true,
-    lead: "Low and left is better. On the frontier nothing is both cheaper and faster. The sliders are your own limits.",
+    lead: `Low and left is better; on the frontier no other policy is both cheaper and faster. Numbers are devices. Price: ${study.price}. The sliders are your own limits.`,
     controls: costSliders(points, state, move),
     words: () => costWords(points, state),
     legend: legendOf([
       {color: "var(--series-0)", source: "measured", line: true, words: "on the frontier, measured"},
       {color: REST, source: "measured", words: "dominated, measured"},
-      ...(points.some((one) => one.source === "short") ? [{color: REST, source: "short", words: "measured in a few steps"}] : []),
+      ...(points.some((one) => one.source === "profiled") ? [{color: REST, source: "profiled", words: "measured in a few steps"}] : []),
       {color: "var(--series-1)", square: true, words: "the pick within your limits"},
     ]),
     draw: (width) => costChart(points, state, width),
@@ -40,13 +40,13 @@ function costPicture(study) {
   return card;
 }
 
-/** As in the search: the cheapest on the frontier within the limits; without limits the least cost x latency. */
+/** As in the search: within a latency the cheapest, within a cost the fastest, without limits the least cost x latency. */
 function pickOf(points, {latency, cost}) {
   const frontier = points.filter((one) => one.frontier);
   const within = frontier.filter((one) => (latency == null || one.latency <= latency) && (cost == null || one.cost <= cost));
   if (!within.length) return null;
   const least = (value) => within.reduce((a, b) => (value(b) < value(a) ? b : a));
-  if (latency == null && cost == null) return least((one) => one.cost * one.latency);
+  if (latency == null && cost == null) return within.find((one) => one.knee) ?? least((one) => one.cost * one.latency);
   return latency != null ? least((one) => one.cost) : least((one) => one.latency);
 }
 
@@ -115,8 +115,8 @@ function costChart(points, state, width) {
       state.latency != null && Plot.ruleX([state.latency / unit], {stroke: "var(--bad)", strokeDasharray: "6 3", className: "limit"}),
       state.cost != null && Plot.ruleY([state.cost * ITERATIONS], {stroke: "var(--bad)", strokeDasharray: "6 3", className: "limit"}),
       Plot.line(frontier, {x, y, curve: "step-after", stroke: "var(--series-0)", strokeWidth: 1.75}),
-      ...["short", "measured"].map((source) => sourceDots(dominated.filter((one) => one.source === source), source, {x, y, color: REST, radius: 4})),
-      ...["short", "measured"].map((source) => sourceDots(frontier.filter((one) => one.source === source), source, {x, y, color: "var(--series-0)", radius: 5.5})),
+      ...["profiled", "measured"].map((source) => sourceDots(dominated.filter((one) => one.source === source), source, {x, y, color: REST, radius: 4})),
+      ...["profiled", "measured"].map((source) => sourceDots(frontier.filter((one) => one.source === source), source, {x, y, color: "var(--series-0)", radius: 5.5})),
       Plot.text(frontier, {x, y, text: (one) => `${one.devices}`, dy: -13, fill: "var(--quiet)", stroke: "var(--surface)", strokeWidth: 3}),
       pick && Plot.dot([pick], {x, y, r: 10, stroke: "var(--series-1)", strokeWidth: 3, className: "picked"}),
       pick && Plot.text([pick], {x, y, text: () => "pick", dx: 15, textAnchor: "start", fontWeight: 650, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 4}),

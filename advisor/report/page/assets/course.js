@@ -3,22 +3,22 @@
 function coursePicture(study) {
   const id = "course";
   const title = "The course of the search";
-  const trials = study.course;
+  const trials = study.course.map((one) => ({...one.of, order: one.number, at: one.at, best: one.best?.rate}));
   if (!trials.length) return picture({id, title, missing: "The order of the trials was not recorded in this study.", full: true});
   const timed = trials.filter((one) => one.rate != null);
-  const failed = trials.filter((one) => one.rate == null);
+  const failed = trials.filter((one) => !timed.includes(one));
   const clock = trials.every((one) => one.at != null);
-  let best = 0;
-  const steps = timed.filter((one) => one.source === "measured" || one.source === "short").map((one) => ({x: clock ? one.at : one.order, best: (best = Math.max(best, one.eligible === false ? 0 : one.rate))}));
-  if (steps.length) steps.push({x: Math.max(...trials.map((one) => (clock ? one.at : one.order))), best});
+  const x = (one) => (clock ? one.at : one.order);
+  const steps = trials.filter((one) => one.best != null).map((one) => ({x: x(one), best: one.best}));
+  const best = steps.at(-1)?.best;
   return picture({
     id, title, full: true,
     lead: `${trials.length} trials, in the order in which they ran. ${study.stopped ? `The search stopped because ${study.stopped}.` : ""}`,
-    words: `The course of the search: ${timed.length} trials with a throughput, ${failed.length} without. The best so far rises to ${rate(best)}.`,
+    words: `The course of the search: ${timed.length} trials with a throughput, ${failed.length} without. ${best == null ? "" : `The best runs ${rate(best)}.`}`,
     legend: legendOf([
       ...sourceEntries(timed),
       ...(failed.length ? [{color: "var(--bad)", cross: true, words: "ended without a throughput (refused, out of memory, crashed)"}] : []),
-      {color: "var(--series-2)", line: true, words: "best so far"},
+      {color: "var(--series-2)", line: true, words: "the best so far, by the goal"},
     ]),
     draw: (width) => courseChart({timed, failed, steps, clock}, width),
     table: () => plainTable("Trials in their order", [

@@ -109,11 +109,11 @@ function announce(text) {
 }
 
 /** A block of code with its button. */
-function codeBlock(label, text) {
+function codeBlock(label, text, kind = "") {
   const code = el("code", {}, text);
   return el(
     "figure",
-    {class: "code"},
+    {class: `code ${kind}`},
     el("figcaption", {}, el("span", {}, label), copyButton(text, label, code)),
     el("pre", {tabindex: "0", role: "region", "aria-label": label}, code),
   );

@@ -3,7 +3,7 @@
 /** Where a number is from. Shape and line differ, so that no reader depends on colour. */
 const SOURCES = {
   measured: {words: "measured", symbol: "circle", filled: true, dash: null},
-  short: {words: "measured in a few steps", symbol: "circle", filled: false, dash: null},
+  profiled: {words: "measured in a few steps", symbol: "circle", filled: false, dash: null},
   predicted: {words: "predicted", symbol: "diamond", filled: false, dash: "5 4"},
   simulated: {words: "simulated", symbol: "triangle", filled: false, dash: "1 4"},
 };
@@ -40,12 +40,13 @@ function picture({id, title, lead, draw, missing, words, legend, controls, table
 }
 
 /** Pictures side by side, and what is missing for those that cannot be drawn. */
-function pictureGrid(pictures) {
+function pictureGrid(pictures, more = []) {
   const missing = pictures.filter((one) => one.missing);
   return [
     el("div", {class: "pictures"}, pictures.filter((one) => !one.missing)),
-    missing.length > 0 && el("section", {class: "card", "aria-label": "Not drawn"}, el("h3", {}, "Not drawn, for lack of data"),
-      el("dl", {class: "missing"}, missing.map((one) => el("div", {}, el("dt", {}, one.title), el("dd", {}, one.missing))))),
+    missing.length + more.length > 0 && el("section", {class: "card", "aria-label": "Not drawn"}, el("h3", {}, "Not drawn, for lack of data"),
+      el("dl", {class: "missing"}, missing.map((one) => el("div", {}, el("dt", {}, one.title), el("dd", {}, one.missing)))),
+      more.map((one) => el("p", {class: "quiet"}, one))),
   ];
 }
 
@@ -126,8 +127,9 @@ function endLabels(ends, {gap = 15} = {}) {
 }
 
 /** A small picture of a mark for legends. */
-function swatch({color = "currentColor", source = null, line = false, square = false, cross = false}) {
+function swatch({color = "currentColor", source = null, line = false, square = false, cross = false, shape: kind = null}) {
   const parts = [];
+  if (kind) parts.push(svg("path", {d: d3.symbol(symbolOf(kind), 56)(), transform: "translate(10,8)", stroke: color, "stroke-width": 1.75, fill: "none"}));
   if (cross) parts.push(svg("path", {d: "M6,4L14,12M14,4L6,12", stroke: color, "stroke-width": 1.75}));
   if (square) parts.push(svg("rect", {x: 4, y: 2, width: 12, height: 12, rx: 2, fill: color}));
   if (line) {
@@ -146,6 +148,10 @@ function swatch({color = "currentColor", source = null, line = false, square = f
     parts.push(shape);
   }
   return svg("svg", {width: 20, height: 16, viewBox: "0 0 20 16", "aria-hidden": "true"}, parts);
+}
+
+function symbolOf(kind) {
+  return {circle: d3.symbolCircle, square: d3.symbolSquare, triangle: d3.symbolTriangle, diamond2: d3.symbolDiamond2, plus: d3.symbolPlus, times: d3.symbolTimes}[kind];
 }
 
 function legendOf(entries, kind = "") {
@@ -168,7 +174,8 @@ function batchTicks(values, most = 9) {
   if (distinct.length <= most) return distinct;
   const powers = [];
   for (let one = 2 ** Math.floor(Math.log2(distinct[0])); one <= distinct.at(-1); one *= 2) powers.push(one);
-  return powers.filter((one) => one >= distinct[0]);
+  const inside = powers.filter((one) => one >= distinct[0]);
+  return inside.filter((_, at) => at % Math.ceil(inside.length / most) === 0);
 }
 
 /** A text that fits a number of characters; the whole is in the table and in the tip. */

@@ -6,7 +6,7 @@ const PARTS = [
   ["optimizer_state", "optimizer state", "var(--part-optimizer)"],
   ["activations", "activations", "var(--part-activations)"],
   ["temporaries", "temporaries", "var(--part-temporaries)"],
-  ["other", "other", "var(--part-other)"],
+  ["other", "buffers and batch", "var(--part-other)"],
 ];
 
 /** Memory over one step, stacked, for each training that was followed. */
@@ -15,27 +15,26 @@ function timelinePicture(study) {
   const title = "Memory over one step";
   const followed = study.timelines.filter((one) => one.moments.length > 1);
   if (!followed.length) {
-    return picture({id, title, missing: study.timelineMissing || "No step was followed operator by operator in this study; the parts at the peak are drawn instead.", full: true});
+    return picture({id, title, missing: "No step was followed operator by operator in this study; only the peaks are known.", full: true});
   }
   const all = followed.flatMap((line) => line.moments.flatMap((moment, at) => PARTS.map(([part]) => ({line, moment, at, part, bytes: moment.parts[part] ?? 0}))));
   const used = PARTS.filter(([part]) => all.some((one) => one.part === part && one.bytes > 0));
   const source = SOURCES[followed[0].source].words;
   return picture({
     id, title, full: true,
-    lead: `What is alive from the first operator of a step to the last, ${source} by following the operators of one step.`,
+    lead: `What is alive from the first operator of a step to the last: ${source}, ${followed[0].obtained}.`,
     words: `Memory over one step, stacked by category. ${followed.map((line) => {
       const peak = line.moments.reduce((a, b) => (total(b) > total(a) ? b : a));
-      return `${line.name}: peak ${bytes(total(peak))} in the ${peak.phase} pass.`;
+      return `${line.name}: peak ${bytes(total(peak))}, ${peak.phase}${line.operator ? ` (${line.operator})` : ""}.`;
     }).join(" ")}`,
     legend: legendOf([
       ...used.map(([, words, color]) => ({color, square: true, words})),
-      ...(limitShown(study, followed.flatMap((line) => line.moments.map(total))) ? [{color: "var(--bad)", line: true, source: null, words: `limit ${bytes(study.limit)}`}] : []),
+      ...(limitShown(study, followed.flatMap((line) => line.moments.map(total))) ? [{color: "var(--bad)", line: true, words: `limit ${bytes(study.limit)}`}] : []),
     ]),
     draw: (width) => timelineChart(study, followed, all, used, width),
     table: () => plainTable("Memory at each moment of a step", [
       {label: "Training", cell: (one) => one.line.name},
       {label: "Phase", cell: (one) => one.moment.phase},
-      {label: "Operator", cell: (one) => one.moment.operator},
       ...used.map(([part, words]) => ({label: words, cell: (one) => bytes(one.moment.parts[part] ?? 0), number: true})),
       {label: "all", cell: (one) => bytes(total(one.moment)), number: true},
     ], followed.flatMap((line) => line.moments.map((moment) => ({line, moment})))),
@@ -74,10 +73,10 @@ function timelineChart(study, followed, all, used, width) {
         Plot.ruleY([0], {stroke: "var(--quiet)"}),
         limit && Plot.ruleY([study.limit / unit], {stroke: "var(--bad)", strokeWidth: 1.75}),
         Plot.text([line], {frameAnchor: "top-left", text: (one) => shortened(one.name, Math.floor(width / 7)), dy: -30, dx: -50, fontWeight: 600, textAnchor: "start"}),
-        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
+        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator ? `, ${line.operator}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         tips(line.moments.map((moment, at) => ({moment, at: at + 0.5})), {
           x: "at", y: (one) => total(one.moment) / unit, pointer: Plot.pointerX,
-          title: (one) => [`${one.moment.phase}: ${one.moment.operator ?? ""}`, ...used.filter(([part]) => one.moment.parts[part]).map(([part, words]) => `${words} ${bytes(one.moment.parts[part])}`), `all ${bytes(total(one.moment))}`].join("\n"),
+          title: (one) => [one.moment.phase, ...used.filter(([part]) => one.moment.parts[part]).map(([part, words]) => `${words} ${bytes(one.moment.parts[part])}`), `all ${bytes(total(one.moment))}`].filter(Boolean).join("\n"),
         }),
       ],
     });
@@ -89,7 +88,7 @@ function timelineChart(study, followed, all, used, width) {
 function peaksPicture(study) {
   const id = "peaks";
   const title = "What fills the memory";
-  const shown = study.policies.filter((one) => one.parts && total(one) > 0).slice(0, 60);
+  const shown = study.policies.filter((one) => one.parts && one.peak != null).slice(0, 60);
   const telling = [...shown].sort((a, b) => (b.roles.length > 0) - (a.roles.length > 0)).slice(0, 8).sort((a, b) => shown.indexOf(a) - shown.indexOf(b));
   if (!telling.length) return picture({id, title, missing: "No peak was measured in this study.", full: true});
   const rows = telling.flatMap((policy) => PARTS.map(([part]) => ({policy, part, bytes: policy.parts[part] ?? 0})));

@@ -10,6 +10,7 @@ function start() {
     chosen = at;
     const study = studies[chosen];
     head.replaceChildren(...headParts(studies, chosen, show));
+    document.title = `momadvise: ${studies.map((one) => one.name).join("; ")}`;
     main.replaceChildren(...(studies.length > 1 ? [comparisonSection(studies)] : []), ...studyParts(study, studies.length > 1));
     document.getElementById("foot").replaceChildren(footWords(study));
     drawAll();
@@ -48,10 +49,10 @@ function studyParts(study, several) {
       timelinePicture(study),
       peaksPicture(study),
       stepPicture(study),
-      lossPicture(study),
       gradientPicture(study),
+      lossPicture(study),
       coursePicture(study),
-    ]),
+    ], study.missing),
     el("div", {class: "group"}, el("h2", {}, "Everything that was tried")),
     policyTable(study),
     refusedCard(study),
@@ -75,12 +76,11 @@ function conditionsCard(study) {
     el("h3", {id: "conditions-title"}, "Conditions of the measurement"),
     definitions([
       ["Workload", study.workload],
-      ["Goal", study.goalWords],
       ["Device", study.hardware],
       ["Memory limit", bytes(study.limit)],
       ["Date", study.date],
       ["Study folder", study.folder],
-      ...study.facts,
+      ...study.asked,
       ...Object.entries(study.versions),
     ]),
     study.notes.length > 0 && el("ul", {class: "notes"}, study.notes.map((one) => el("li", {}, one))),
@@ -88,11 +88,11 @@ function conditionsCard(study) {
       {label: "Activity", cell: ([what]) => what},
       {label: "Time", cell: ([, value]) => seconds(value), number: true},
     ], study.timings)),
-    study.command && codeBlock("The command of this study", study.command));
+    study.command && codeBlock("The command of this study", study.command, "wrapped"));
 }
 
 function footWords(study) {
-  return el("p", {}, `Written by momadvise ${study.versions.momadvise ?? ""}. The page holds everything it shows and opens no connection. Drawn with Observable Plot and D3.`);
+  return el("p", {}, `Written by momadvise ${study.version}. The page holds everything it shows and opens no connection. Drawn with Observable Plot and D3.`);
 }
 
 start();

@@ -31,21 +31,22 @@ function policyTable(study) {
 
 /** Columns: what to show, and the value to sort by. Those that no policy has a value for are left out. */
 function policyColumns(study) {
-  const gain = (one) => (one.rate == null || !study.baselineRate || one.source === "predicted" ? null : one.rate / study.baselineRate - 1);
+  const baseline = study.baseline?.rate;
+  const gain = (one) => (one.measured && baseline ? one.rate / baseline - 1 : null);
   const marked = (one) => `${one.source === "measured" ? "" : "~"}${significant(one.rate)}`;
   const all = [
-    {label: "#", value: (one) => one.rank, show: (one) => (Number.isFinite(one.rank) ? one.rank : "–"), number: true, always: true},
+    {label: "#", value: (one) => one.rank, number: true, always: true},
     {label: "Policy", value: (one) => one.name, name: true, always: true},
-    {label: "Batch", value: (one) => one.samples, show: (one) => one.batch, number: true, always: true},
-    {label: "Devices", value: (one) => one.devices, number: true, only: study.policies.some((one) => one.devices > 1)},
+    {label: "Batch", value: (one) => one.samples_per_step, show: (one) => one.batch, number: true, always: true},
+    {label: "Devices", value: (one) => one.deviceCount, number: true, only: study.policies.some((one) => one.deviceCount > 1)},
     {label: "Samples/s", value: (one) => one.rate, show: marked, number: true, down: true},
     {label: "±", value: (one) => (one.low == null ? null : (one.high - one.low) / one.rate), show: (one) => spread(one.rate, one.low, one.high), number: true},
     {label: "vs baseline", value: gain, show: (one) => signed(gain(one)), number: true, down: true},
-    {label: "Peak", value: (one) => one.peak, show: (one) => `${one.peakSource === "predicted" ? "~" : ""}${bytes(one.peak)}`, number: true},
+    {label: "Peak", value: (one) => one.peak, show: (one) => `${one.peakSource === "measured" ? "" : "~"}${bytes(one.peak)}`, number: true},
     {label: `Cost of ${ITERATIONS}`, value: (one) => one.cost, show: (one) => usd(one.cost * ITERATIONS), number: true},
-    {label: "Parameters", value: (one) => one.parameters, show: (one) => parameters(one.parameters), number: true, down: true, only: study.goal === "bigger"},
-    {label: "Fidelity", value: (one) => one.fidelity},
-    {label: "Loss drift", value: (one) => one.drift, show: (one) => percent(one.drift), number: true},
+    {label: "Parameters", value: (one) => one.parameter_count, show: (one) => parameters(one.parameter_count), number: true, down: true, only: study.goal === "bigger"},
+    {label: "Fidelity", value: (one) => one.observed_fidelity || one.fidelity},
+    {label: "Loss drift", value: (one) => one.drift, show: (one) => driftWords(one.drift), number: true},
     {label: "Outcome", value: (one) => one.outcome, reason: true, always: true},
   ];
   return all.filter((one) => one.only !== false && (one.always || study.policies.some((policy) => present(one.value(policy)))));
@@ -53,6 +54,10 @@ function policyColumns(study) {
 
 function present(value) {
   return value != null && value !== "" && !Number.isNaN(value);
+}
+
+function driftWords(drift) {
+  return drift >= 1e6 ? "infinite" : percent(drift);
 }
 
 function signed(share) {
@@ -88,7 +93,7 @@ function comparison({column, down}) {
 function passes(policy, {text, outcome}) {
   if (outcome && outcome !== policy.outcome && !policy.roles.includes(outcome)) return false;
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const all = [policy.name, policy.batch, policy.outcome, policy.reason, policy.fidelity, ...policy.roles].join(" ").toLowerCase();
+  const all = [policy.name, policy.batch, policy.outcome, policy.reason, policy.fidelity, policy.observed_fidelity, ...policy.roles].join(" ").toLowerCase();
   return words.every((one) => all.includes(one));
 }
 
@@ -141,14 +146,16 @@ function policyDetail(policy) {
     policy.reason && el("p", {}, policy.reason),
     policy.notes.map((one) => el("p", {class: "quiet"}, one)),
     definitions([
-      ["Time of a step", policy.stepSeconds == null ? null : `${seconds(policy.stepSeconds)}${policy.steps ? ` (median of ${policy.steps} steps)` : ""}`],
+      ["Time of a step", policy.step_seconds == null ? null : `${seconds(policy.step_seconds.value)}${policy.timed_steps ? ` (median of ${policy.timed_steps} steps)` : ""}`],
       ["95% interval", policy.low == null ? null : `${interval(policy.low, policy.high)} samples/s`],
-      ["Where it is from", SOURCES[policy.source]?.words ?? "not run"],
-      ["Peak", policy.peak == null ? null : `${bytes(policy.peak)}, ${policy.peakSource}`],
-      ["Loss drift", policy.drift == null ? policy.notCompared : `${percent(policy.drift)} from plain training`],
-      ["Devices", policy.devicesWords],
+      ["Throughput", policy.rate == null ? "not run" : `${rate(policy.rate)}, ${SOURCES[policy.source].words}`],
+      ["Speedup in turns", policy.speedup == null ? null : `${times(policy.speedup.value)} the baseline ${spread(policy.speedup.value, policy.speedup.low, policy.speedup.high) ?? ""}`],
+      ["Compared", policy.comparison],
+      ["Peak", policy.peak == null ? null : `${bytes(policy.peak)}, ${SOURCES[policy.peakSource].words}`],
+      ["Loss drift", policy.drift == null ? null : `${driftWords(policy.drift)} from plain training`],
+      ["Devices", policy.devices],
     ]),
-    policy.commands.map(({label, text}) => codeBlock(label, text)),
-    policy.files.map(({label, text}) => codeBlock(label, text)),
+    policy.command && codeBlock("Its command", policy.command, "wrapped"),
+    policy.wrapperText && codeBlock("Its wrapper.py", policy.wrapperText),
   );
 }

@@ -4,7 +4,7 @@ const MOST_COLOURED = 6;
 
 function throughputPicture(study) {
   const curves = colouredCurves(study);
-  const points = curves.flatMap((curve) => curve.points.map((one) => ({...one, curve})));
+  const points = pointsOf(curves);
   const id = "throughput";
   const title = "Throughput against batch";
   const lead = "Where more samples at once stop paying. Each line is one combination of methods and devices.";
@@ -27,20 +27,26 @@ function throughputPicture(study) {
     table: () => plainTable("Throughput of each combination at each batch", [
       {label: "Combination", cell: (one) => one.curve.name},
       {label: "Micro-batch", cell: (one) => one.batch, number: true},
+      {label: "Samples per step", cell: (one) => one.samples, number: true},
       {label: "Samples/s", cell: (one) => significant(one.rate), number: true},
       {label: "95% interval", cell: (one) => interval(one.low, one.high), number: true},
-      {label: "Peak", cell: (one) => bytes(one.peak_bytes), number: true},
+      {label: "Peak", cell: (one) => bytes(one.peak), number: true},
       {label: "Source", cell: (one) => SOURCES[one.source].words},
     ], points),
   });
 }
 
+/** All points of all curves, each with its curve. */
+function pointsOf(curves) {
+  return curves.flatMap((curve) => [...curve.predicted, ...curve.points].map((one) => ({...one, curve})));
+}
+
 /** The curves, the most telling first: winner, baseline, hand-tuned default, then the fastest. */
 function colouredCurves(study) {
-  const fastest = (curve) => Math.max(...curve.points.map((one) => one.rate));
+  const fastest = (curve) => Math.max(...(curve.points.length ? curve.points : curve.predicted).map((one) => one.rate)) - (curve.points.length ? 0 : 1e12);
   const order = (curve) => ["winner", "baseline", "hand-tuned"].findIndex((role) => curve.roles.includes(role)) >>> 0;
   const sorted = study.curves
-    .filter((one) => one.points.length)
+    .filter((one) => one.points.length + one.predicted.length)
     .sort((a, b) => order(a) - order(b) || fastest(b) - fastest(a));
   return sorted.map((curve, rank) => ({
     ...curve,
@@ -52,7 +58,7 @@ function colouredCurves(study) {
 }
 
 function throughputWords(curves) {
-  const best = (curve) => curve.points.reduce((a, b) => (b.rate > a.rate ? b : a));
+  const best = (curve) => (curve.points.length ? curve.points : curve.predicted).reduce((a, b) => (b.rate > a.rate ? b : a));
   return `Throughput against micro-batch. ${curves.slice(0, 3).map((curve) => {
     const top = best(curve);
     return `${curve.words}: most ${rate(top.rate)} at micro-batch ${top.batch}, ${SOURCES[top.source].words}.`;
@@ -67,7 +73,7 @@ function throughputChart(curves, points, width, most = null) {
   const lines = (sources, options) =>
     Plot.line(ordered.filter((one) => sources.includes(one.source)).sort((a, b) => a.batch - b.batch),
       {x: "batch", y: "rate", z: (one) => one.curve.rank, stroke: color, strokeWidth: 2, ...options});
-  const ends = curves.filter((one) => one.label && one.rank < MOST_COLOURED).map((curve) => {
+  const ends = curves.filter((one) => one.label && one.points.length && one.rank < MOST_COLOURED).map((curve) => {
     const last = curve.points.reduce((a, b) => (b.batch > a.batch || (b.batch === a.batch && b.rate > a.rate) ? b : a));
     return {x: last.batch, y: last.rate, text: curve.label, color: curve.color};
   });
@@ -79,7 +85,7 @@ function throughputChart(curves, points, width, most = null) {
     color: {type: "identity"},
     marks: [
       lines(["predicted", "simulated"], {strokeDasharray: SOURCES.predicted.dash, strokeWidth: 1.5}),
-      lines(["measured", "short"], {}),
+      lines(["measured", "profiled"], {}),
       Plot.ruleX(ordered.filter((one) => one.low != null), {x: "batch", y1: "low", y2: "high", stroke: color, strokeWidth: 2}),
       Plot.ruleY([0], {stroke: "var(--quiet)"}),
       ...Object.keys(SOURCES).reverse().map((source) =>
@@ -87,9 +93,9 @@ function throughputChart(curves, points, width, most = null) {
       endLabels(ends),
       tips(ordered, {x: "batch", y: "rate", title: (one) => [
         one.curve.words,
-        `micro-batch ${one.batch}${one.steps > 1 ? `, ${one.steps} accumulation steps` : ""}`,
+        `micro-batch ${one.batch}, ${one.samples} samples per step`,
         `${rate(one.rate)} ${spread(one.rate, one.low, one.high) ?? ""}, ${SOURCES[one.source].words}`,
-        one.peak_bytes == null ? "" : `peak ${bytes(one.peak_bytes)}`,
+        one.peak == null ? "" : `peak ${bytes(one.peak)}`,
       ].filter(Boolean).join("\n")}),
     ],
   });
