@@ -8,8 +8,8 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import best_so_far
 from advisor.decide.floor import largest_so_far
 from advisor.goal import Goal, GoalKind
-from advisor.report.page.document import CourseStep
 from advisor.report.page.finished import StoredTrial
+from advisor.report.page.pictures import CourseStep
 from advisor.report.page.tried import Tried
 
 __all__ = ["course"]

@@ -18,17 +18,8 @@ from advisor.policy.tune_command import tune_command
 from advisor.policy.wrapper import apply_lines, size_lines
 from advisor.report.answer import confirmation_words
 from advisor.report.page.course import course
-from advisor.report.page.document import (
-    AnswerPart,
-    Device,
-    Figure,
-    Gain,
-    GoalPart,
-    PageStudy,
-    Refusal,
-    Source,
-    Verdict,
-)
+from advisor.report.page.document import AnswerPart, Device, Gain, GoalPart, PageStudy, Refusal, Verdict
+from advisor.report.page.figure import Figure, Source
 from advisor.report.page.finished import FinishedStudy
 from advisor.report.page.losses import comparisons
 from advisor.report.page.step_views import memory_over_step, time_of_step

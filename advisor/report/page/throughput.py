@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from advisor.decide.candidate import Candidate
 from advisor.measure.measurement import Measurement
-from advisor.report.page.document import Curve, CurvePoint, Figure, Source
+from advisor.report.page.figure import Figure, Source
+from advisor.report.page.pictures import Curve, CurvePoint
 from advisor.report.page.tried import Tried, figure_of_rate
 from advisor.report.wording import combination_words
 from advisor.search.sizing.memory_model import MemoryModel

@@ -15,7 +15,8 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.tune_command import tune_command
 from advisor.predict.prediction import MemoryPrediction
-from advisor.report.page.document import Figure, Memory, PagePolicy, Source
+from advisor.report.page.document import Memory, PagePolicy
+from advisor.report.page.figure import Figure, Source
 from advisor.report.page.finished import FinishedStudy
 from advisor.report.page.wrapper_of import wrapper_of
 from advisor.report.wording import candidate_words, comparison_words, methods_words, on_devices
