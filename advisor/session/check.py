@@ -21,6 +21,7 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.libraries import needed_by
 from advisor.policy.file import PolicyFile, load_policy_file
 from advisor.policy.fingerprints import Asked, Fingerprints, hardware_facts
+from advisor.policy.tune_command import tune_command
 from advisor.session.policy_runs import PolicyRuns
 from advisor.session.request import picks_of
 from advisor.session.setup.limits import memory_budget
@@ -218,22 +219,8 @@ def _remeasured(
     )
 
 
-_AGAIN = (
-    ("gpus", "--gpus"),
-    ("global_batch", "--global-batch"),
-    ("memory_limit_bytes", "--memory-limit"),
-    ("batch_size", "--batch"),
-    ("tokens", "--tokens"),
-    ("image_size", "--image-size"),
-)
-
-
 def _command(source: WorkloadSource, file: PolicyFile) -> tuple[str, ...]:
     """The command that tunes again, with what was asked for then."""
     asked = {} if file.fingerprints is None else file.fingerprints.asked
     goal = asked.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
-    parts = ["momadvise", "--goal", str(goal), source.typed or "MODEL"]
-    for name, flag in _AGAIN:
-        if (value := asked.get(name)) is not None and value != "1":
-            parts += [flag, str(value)]
-    return tuple(parts)
+    return tune_command(source.typed, str(goal), asked)
