@@ -179,7 +179,7 @@ def _tune(options: argparse.Namespace) -> int:
         progress=open_progress(SafeConsole(stderr=True)),
         wait=False,
     )
-    _print(options, lambda: json_answer(answer), _answer_view(answer, with_timings=options.timings))
+    _print(options, lambda: json_answer(answer), _answer_view(answer, options))
     if summary is not None:
         add_summary(answer_summary(answer), summary)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
@@ -297,7 +297,7 @@ def _follow(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
+def _answer_view(answer: Answer, options: argparse.Namespace) -> RenderableType:
     from rich.console import Group
 
     from advisor.policy.wrapper import apply_lines, size_lines
@@ -317,8 +317,9 @@ def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
             *apply_lines(answer.policy, answer.facts.workload_options, answer.goal.machines),
         ),
         notes=notes,
+        verbose=options.verbose,
     )
-    return Group(view, timings_table(answer.timings)) if with_timings else view
+    return Group(view, timings_table(answer.timings)) if options.timings else view
 
 
 def _as_seen_from_here(path: Path) -> Path:

@@ -147,7 +147,8 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(name, metavar=name.upper(), nargs=times)
         for option in (*unlisted, *options_of(*sections)):
             if option.kind == "switch":
-                self.add_argument(option.flag, dest=option.keyword, action="store_true")
+                names = [name for name in (option.short, option.flag) if name]
+                self.add_argument(*names, dest=option.keyword, action="store_true")
             else:
                 number = {"count": int, "number": float, "price": float}.get(option.kind, str)
                 self.add_argument(
@@ -215,7 +216,7 @@ def complain(message: str) -> None:
 def _lines(section: Section) -> list[str]:
     lines = [section.title]
     for row in section.rows:
-        flags = "  " + " ".join(f"{option.flag} {option.value}".rstrip() for option in row.options)
+        flags = "  " + " ".join(option.flags for option in row.options)
         first = f"{flags}  " if len(flags) >= _LEFT_COLUMN - 1 else flags.ljust(_LEFT_COLUMN)
         lines += textwrap.wrap(
             row.meaning or row.options[0].meaning, _WIDTH, initial_indent=first, subsequent_indent=" " * _LEFT_COLUMN

@@ -186,10 +186,9 @@ def _remeasured(
     hardware: Hardware,
     tell: Callable[[str], None],
 ) -> PolicyCheck:
-    """Run the wrapper and plain training, in turn."""
-    if file.policy.gpu_count > 1 or file.evidence is None:
-        why = "it has no evidence" if file.evidence is None else f"it is for {file.policy.gpu_count} devices"
-        reason = f"--remeasure runs policies for one device beside plain training, but {why}. Tune again instead"
+    """Run the wrapper and the baseline: in turn, or on several devices one after the other."""
+    if file.evidence is None:
+        reason = "--remeasure compares with what was measured, but the policy has no evidence. Tune again instead"
         return msgspec.structs.replace(check, status=PolicyStatus.UNKNOWN, reason=reason)
     limit = memory_budget(hardware, request.memory_limit_bytes).limit_bytes
     with PrivateFolder("check") as folder, Runner(folder, tell=tell) as runner:

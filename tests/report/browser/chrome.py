@@ -18,6 +18,7 @@ from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 __all__ = ["Chrome", "Keys", "chrome_or_skip"]
 
@@ -102,6 +103,30 @@ class Chrome:
         """Keys, to whatever has the focus."""
         for key in keys:
             self._driver.switch_to.active_element.send_keys(key)
+
+    def focused(self) -> str:
+        """The text of what has the focus."""
+        return str(self.js("return document.activeElement.textContent"))
+
+    def wait(self, condition: str, seconds: float = 5) -> None:
+        """Until a function with this body returns something true."""
+        WebDriverWait(self._driver, seconds, poll_frequency=0.02).until(lambda _: self.js(condition))
+
+    def header(self, label: str) -> int:
+        """The number of a column of the table of policies."""
+        labels = self.js("return [...document.querySelectorAll('.policies th button')].map((one) => one.firstChild.textContent)")
+        return int(labels.index(label))
+
+    def click_header(self, label: str) -> None:
+        """Sort by a column."""
+        self.js("document.querySelectorAll('.policies th button')[arguments[0]].click()", self.header(label))
+
+    def slide(self, name: str, limit: float) -> None:
+        """Move a slider to the highest value that keeps a limit."""
+        values = self.js("return [...new Set(readStudies(JSON.parse(document.getElementById('document').textContent))[0].places.map((one) => one[arguments[0]]))].sort((a, b) => a - b)", name)
+        at = max(0, sum(one <= limit for one in values) - 1)
+        script = "const one = document.querySelector(`[data-limit='${arguments[0]}']`); one.value = arguments[1]; one.dispatchEvent(new Event('input'))"
+        self.js(script, name, at)
 
     def console(self) -> list[str]:
         """What the console has said since the last call: errors, warnings, violations of the policy."""

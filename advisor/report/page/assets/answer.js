@@ -9,7 +9,7 @@ function answerCard(study) {
       "div",
       {class: "answer"},
       el("div", {}, el("p", {class: "label"}, "The answer"), el("h2", {id: "answer-title"}, answer.headline), figureList(answer), confirmationBox(answer)),
-      el("div", {class: "apply"}, el("p", {class: "label"}, "Apply it"), answer.apply.map(({label, text}) => codeBlock(label, text, "wrapped")), moreFiles(answer)),
+      el("div", {class: "apply"}, el("p", {class: "label"}, "Apply it"), answer.apply.map(({label, text}) => codeBlock(label, text, "wrapped")), moreToApply(answer)),
     ),
     reasons(answer),
   );
@@ -40,9 +40,11 @@ function reasons({why}) {
   return el("div", {class: "why"}, el("p", {class: "label"}, "Why"), el("ul", {}, why.map((one) => el("li", {}, one))));
 }
 
-function moreFiles({files, paths}) {
+/** The files themselves, the commands that go with them, and where they lie. */
+function moreToApply({files, commands, paths}) {
   return [
     ...files.map(({label, text}) => lazyDetails(label, () => codeBlock(label, text))),
-    paths.length > 0 && el("p", {class: "small quiet"}, "Written: ", paths.map(([, path]) => path).join(", ")),
+    commands.length > 0 && lazyDetails("Commands: check, verify, export", () => el("div", {}, commands.map(({label, text}) => codeBlock(label, text, "wrapped")))),
+    paths.length > 0 && lazyDetails("Where the files are", () => definitions(paths)),
   ];
 }

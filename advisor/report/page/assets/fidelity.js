@@ -19,7 +19,7 @@ function lossPicture(study) {
     words: `Losses of lossy candidates. ${compared.map((one) => `${one.name}: last loss ${fiveDigits(one.losses.at(-1))}, the reference run's ${fiveDigits(one.reference.at(-1))}; ${one.verdict}.`).join(" ")}`,
     legend: legendOf([
       {color: "currentColor", line: true, words: `reference run (${[...new Set(compared.map((one) => one.reference_name))].join(", ")})`},
-      ...compared.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], words: `${one.name}${one.verdict ? `: ${one.verdict}` : ""}`})),
+      ...compared.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], words: one.name})),
     ], "series"),
     draw: (width) => el("div", {class: "panels"}, lossPanels(compared, rows, width)),
     table: () => el("div", {}, gradientTable(compared), plainTable("Losses step by step", [

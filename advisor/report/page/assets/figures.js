@@ -42,12 +42,29 @@ function picture({id, title, lead, draw, missing, words, legend, controls, table
 /** Pictures side by side, and what is missing for those that cannot be drawn. */
 function pictureGrid(pictures, more = []) {
   const missing = pictures.filter((one) => one.missing);
+  const there = pictures.filter((one) => !one.missing);
+  widenLonely(there);
   return [
-    el("div", {class: "pictures"}, pictures.filter((one) => !one.missing)),
+    el("div", {class: "pictures"}, there),
     missing.length + more.length > 0 && el("section", {class: "card", "aria-label": "Not drawn"}, el("h3", {}, "Not drawn, for lack of data"),
       el("dl", {class: "missing"}, missing.map((one) => el("div", {}, el("dt", {}, one.title), el("dd", {}, one.missing)))),
-      more.map((one) => el("p", {class: "quiet"}, one))),
+      more.filter((one) => !missing.some((two) => two.missing === one)).map((one) => el("p", {class: "quiet small"}, one))),
   ];
+}
+
+/** What the document says of a picture's lack of data, or else a sentence of ours. */
+function whyMissing(study, title, otherwise) {
+  return study.missing.find((one) => one.startsWith(title)) ?? otherwise;
+}
+
+/** A picture of half the width that has no neighbour gets the whole. */
+function widenLonely(pictures) {
+  let half = null;
+  for (const one of [...pictures, null]) {
+    const full = one === null || one.classList.contains("full");
+    if (full && half) half.classList.add("full");
+    half = full || half ? null : one;
+  }
 }
 
 /** `details` whose content is made when they are opened for the first time. */
@@ -71,9 +88,15 @@ function drawAll() {
   }
 }
 
-function redraw(canvas, always = true) {
+/** Draw all pictures for a sheet of A4: text keeps its size on paper. */
+function drawForPrint() {
+  for (const canvas of drawn.keys()) {
+    if (canvas.isConnected) redraw(canvas, false, canvas.parentElement.classList.contains("full") ? 650 : 300);
+  }
+}
+
+function redraw(canvas, always = true, width = Math.round(canvas.clientWidth)) {
   const one = drawn.get(canvas);
-  const width = Math.round(canvas.clientWidth);
   if (!one || width === 0 || (!always && one.width === width)) return one != null;
   one.width = width;
   const made = one.draw(width);

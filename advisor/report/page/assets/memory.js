@@ -15,7 +15,7 @@ function timelinePicture(study) {
   const title = "Memory over one step";
   const followed = study.timelines.filter((one) => one.moments.length > 1);
   if (!followed.length) {
-    return picture({id, title, missing: "No step was followed operator by operator in this study; only the peaks are known.", full: true});
+    return picture({id, title, missing: whyMissing(study, title, "No step was followed operator by operator in this study; only the peaks are known."), full: true});
   }
   const all = followed.flatMap((line) => line.moments.flatMap((moment, at) => PARTS.map(([part]) => ({line, moment, at, part, bytes: moment.parts[part] ?? 0}))));
   const used = PARTS.filter(([part]) => all.some((one) => one.part === part && one.bytes > 0));

@@ -16,7 +16,8 @@ function start() {
     drawAll();
   };
   show(0);
-  addEventListener("beforeprint", () => drawAll());
+  addEventListener("beforeprint", drawForPrint);
+  addEventListener("afterprint", drawAll);
 }
 
 function headParts(studies, chosen, show) {

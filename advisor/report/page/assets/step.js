@@ -13,7 +13,7 @@ function stepPicture(study) {
   const id = "step";
   const title = "Where the time of a step goes";
   const steps = study.steps.map((one) => ({...one, parts: one.phases, name: `${one.of.name}${roleWords(one.of)}`, batch: one.of.samples_per_step, batchWords: one.of.batch}));
-  if (!steps.length) return picture({id, title, missing: "No step was followed in this study, so it is not known where its time goes."});
+  if (!steps.length) return picture({id, title, missing: whyMissing(study, title, "No step was followed in this study, so it is not known where its time goes.")});
   const rows = steps.flatMap((step) => step.parts.map((part) => ({...part, step, perSample: part.seconds / step.batch})));
   const used = PHASES.filter(([phase]) => rows.some((one) => one.phase === phase));
   return picture({

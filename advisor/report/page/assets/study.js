@@ -3,9 +3,15 @@
 
 function readStudies({studies, version}) {
   const read = studies.map((one) => readStudy(one, version));
-  const titles = read.map((one) => one.name);
-  // Studies of the same workload on the same device are told apart by their folders.
-  return read.map((one, at) => (titles.indexOf(one.name) === titles.lastIndexOf(one.name) ? one : {...one, name: `${one.name} (${one.folder.split(/[\\/]/).at(-1) || at + 1})`}));
+  return read.map((one) => ({...one, name: nameAmong(one, read)}));
+}
+
+/** Studies with the same title are told apart by their goals, or else by their folders. */
+function nameAmong(study, all) {
+  const alike = all.filter((one) => one.name === study.name);
+  if (alike.length === 1) return study.name;
+  if (new Set(alike.map((one) => one.goal)).size === alike.length) return `${study.name}, ${study.goal}`;
+  return `${study.name} (${study.folder.split(/[\\/]/).at(-1) || study.id})`;
 }
 
 function readStudy(raw, version) {
@@ -99,10 +105,8 @@ function readAnswer(raw, winner, baseline) {
     state: verdict?.state ?? "not run",
     confirmation: verdict?.words ?? "",
     why: answer.why ?? [],
-    apply: [
-      ...(answer.apply_lines?.length ? [{label: "In your training", text: `${answer.apply_lines.join("\n")}\n`}] : []),
-      ...Object.entries(answer.commands ?? {}).map(([label, text]) => ({label, text})),
-    ],
+    apply: answer.apply_lines?.length ? [{label: "In your training", text: `${answer.apply_lines.join("\n")}\n`}] : [],
+    commands: Object.entries(answer.commands ?? {}).map(([label, text]) => ({label: sentence(label), text})),
     files: [
       {label: "wrapper.py", text: linesOf(raw, answer.wrapper)},
       {label: "policy.yaml", text: linesOf(raw, answer.policy_file)},
@@ -111,6 +115,11 @@ function readAnswer(raw, winner, baseline) {
     winner,
     gain: answer.gain?.words,
   };
+}
+
+/** With a capital. */
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 function keyFigures(raw, winner, baseline) {

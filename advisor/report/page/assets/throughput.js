@@ -12,7 +12,7 @@ function throughputPicture(study) {
     return picture({id, title, lead, missing: "No batch was timed in this study, so there is no throughput to draw.", full: true});
   }
   const coloured = curves.filter((one) => one.rank < MOST_COLOURED);
-  const rest = curves.length - coloured.length;
+  const rest = curves.filter((one) => one.rank >= MOST_COLOURED && one.points.length).length;
   const legend = el("div", {}, [
     legendOf([
       ...coloured.map((one) => ({color: one.color, line: true, words: one.words})),
@@ -32,13 +32,13 @@ function throughputPicture(study) {
       {label: "95% interval", cell: (one) => interval(one.low, one.high), number: true},
       {label: "Peak", cell: (one) => bytes(one.peak), number: true},
       {label: "Source", cell: (one) => SOURCES[one.source].words},
-    ], points),
+    ], pointsOf(curves, {all: true})),
   });
 }
 
-/** All points of all curves, each with its curve. */
-function pointsOf(curves) {
-  return curves.flatMap((curve) => [...curve.predicted, ...curve.points].map((one) => ({...one, curve})));
+/** All points of all curves, each with its curve; of predictions all, or only those of the coloured curves. */
+function pointsOf(curves, {all = false} = {}) {
+  return curves.flatMap((curve) => [...(all || curve.rank < MOST_COLOURED ? curve.predicted : []), ...curve.points].map((one) => ({...one, curve})));
 }
 
 /** The curves, the most telling first: winner, baseline, hand-tuned default, then the fastest. */
