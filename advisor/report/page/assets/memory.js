@@ -89,7 +89,7 @@ function peaksPicture(study) {
   const id = "peaks";
   const title = "What fills the memory";
   const shown = study.policies.filter((one) => one.parts && one.peak != null).slice(0, 60);
-  const telling = [...shown].sort((a, b) => (b.roles.length > 0) - (a.roles.length > 0)).slice(0, 8).sort((a, b) => shown.indexOf(a) - shown.indexOf(b));
+  const telling = tellingPolicies(shown, 8);
   if (!telling.length) return picture({id, title, missing: "No peak was measured in this study.", full: true});
   const rows = telling.flatMap((policy) => PARTS.map(([part]) => ({policy, part, bytes: policy.parts[part] ?? 0})));
   const used = PARTS.filter(([part]) => rows.some((one) => one.part === part && one.bytes > 0));
@@ -107,6 +107,14 @@ function peaksPicture(study) {
       {label: "peak", cell: (one) => bytes(one.peak), number: true},
     ], shown),
   });
+}
+
+/** Those with a role, then the first of each other combination, then the rest; in their own order. */
+function tellingPolicies(policies, most) {
+  const firsts = new Set(policies.filter((one, at) => policies.findIndex((two) => two.combination === one.combination) === at));
+  const weight = (one) => (one.roles.length ? 2 : firsts.has(one) ? 1 : 0);
+  const chosen = [...policies].sort((a, b) => weight(b) - weight(a)).slice(0, most);
+  return policies.filter((one) => chosen.includes(one));
 }
 
 function peaksChart(study, telling, rows, used, limit, width) {

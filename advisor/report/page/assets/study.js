@@ -125,7 +125,10 @@ function sentence(text) {
 function keyFigures(raw, winner, baseline) {
   const {gain} = raw.answer;
   const shown = [];
-  if (gain) shown.push({value: gain.metric === "cost" ? signed(gain.times.value - 1) : times(gain.times.value), under: gain.words});
+  if (gain && winner !== baseline) {
+    const cost = gain.metric === "cost";
+    shown.push({value: cost ? signed(gain.times.value - 1) : times(gain.times.value), under: cost ? "cost of an iteration, against the baseline" : gain.words.replace(/^[\d.,]+ times /, "")});
+  }
   if (winner?.rate != null) {
     shown.push({
       value: significant(winner.rate),
