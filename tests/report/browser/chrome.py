@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,43 +10,31 @@ from typing import Any
 
 import pytest
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed: pip install '.[test]'")
+pytest.importorskip("selenium", reason="selenium is not installed: pip install '.[test]'")
 
-from selenium import webdriver  # noqa: E402
-from selenium.common.exceptions import WebDriverException  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from benchmarks.browser import open_chromium
 
 __all__ = ["Chrome", "Keys", "chrome_or_skip"]
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LOADS = ("Network.requestWillBeSent", "Network.webSocketCreated", "Network.webTransportCreated")
 
 
 @contextmanager
 def chrome_or_skip() -> Iterator[Chrome]:
     """A browser without a window; the test is skipped, and says why, where there is none."""
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    driver = shutil.which("chromedriver")
-    if browser is None or driver is None:
-        missing = "browser (chromium)" if browser is None else "chromedriver (chromium-driver)"
-        pytest.skip(f"no {missing} is installed here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for argument in ("--headless=new", "--window-size=1280,900", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(argument)
-    if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")  # Chromium refuses to run as root with it
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     try:
-        chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    except WebDriverException as error:
-        pytest.skip(f"{browser} does not start here: {error.msg}")
+        driver = open_chromium()
+    except LookupError as error:
+        pytest.skip(str(error))
     try:
-        yield Chrome(chrome)
+        yield Chrome(driver)
     finally:
-        chrome.quit()
+        driver.quit()
 
 
 class Chrome:

@@ -19,17 +19,17 @@ function timelinePicture(study) {
   }
   const all = followed.flatMap((line) => line.moments.flatMap((moment, at) => PARTS.map(([part]) => ({line, moment, at, part, bytes: moment.parts[part] ?? 0}))));
   const used = PARTS.filter(([part]) => all.some((one) => one.part === part && one.bytes > 0));
-  const source = SOURCES[followed[0].source].words;
+  const limited = limitShown(study, followed.flatMap((line) => line.moments.map(total)));
   return picture({
     id, title, full: true,
-    lead: `What is alive from the first operator of a step to the last: ${source}, ${followed[0].obtained}.`,
+    lead: `What is alive from the first operator of a step to the last. ${followed[0].obtained}${study.limit == null || limited ? "" : ` The limit of ${bytes(study.limit)} lies far above.`}`,
     words: `Memory over one step, stacked by category. ${followed.map((line) => {
       const peak = line.moments.reduce((a, b) => (total(b) > total(a) ? b : a));
       return `${line.name}: peak ${bytes(total(peak))}, ${peak.phase}${line.operator ? ` (${line.operator})` : ""}.`;
     }).join(" ")}`,
     legend: legendOf([
       ...used.map(([, words, color]) => ({color, square: true, words})),
-      ...(limitShown(study, followed.flatMap((line) => line.moments.map(total))) ? [{color: "var(--bad)", line: true, words: `limit ${bytes(study.limit)}`}] : []),
+      ...(limited ? [{color: "var(--bad)", line: true, words: `limit ${bytes(study.limit)}`}] : []),
     ]),
     draw: (width) => timelineChart(study, followed, all, used, width),
     table: () => plainTable("Memory at each moment of a step", [
@@ -45,6 +45,17 @@ function total(moment) {
   return Object.values(moment.parts ?? {}).reduce((a, b) => a + b, 0);
 }
 
+/** The phases whose names do not run into the one before. */
+function withRoom(changes, scale) {
+  let end = 0;
+  return changes.filter(({at, phase}) => {
+    const begin = at * scale;
+    if (begin < end) return false;
+    end = begin + phase.length * 6.5 + 8;
+    return true;
+  });
+}
+
 /** The limit is drawn where it is near: far above, it would flatten what there is to see. */
 function limitShown(study, amounts) {
   return study.limit != null && study.limit <= 3 * Math.max(...amounts, 0);
@@ -54,7 +65,7 @@ function timelineChart(study, followed, all, used, width) {
   const peak = Math.max(...followed.flatMap((line) => line.moments.map(total)));
   const limit = limitShown(study, [peak]);
   const [unit, name] = byteUnit(Math.max(peak, limit ? study.limit : 0));
-  const height = width < 560 ? 190 : 220;
+  const height = (width < 560 ? 190 : 220) + (limit ? 40 : 0);
   const charts = followed.map((line) => {
     const mine = all.filter((one) => one.line === line && used.some(([part]) => part === one.part));
     const ends = mine.filter((one) => one.at === line.moments.length - 1).map((one) => ({...one, at: line.moments.length}));
@@ -69,7 +80,7 @@ function timelineChart(study, followed, all, used, width) {
       marks: [
         Plot.areaY([...mine, ...ends], {x: "at", y: (one) => one.bytes / unit, fill: "part", curve: "step-after", order: used.map(([part]) => part), stroke: "var(--surface)", strokeWidth: 0.5}),
         Plot.ruleX(changes.slice(1), {x: "at", stroke: "var(--quiet)", strokeDasharray: "2 3"}),
-        Plot.text(changes, {x: "at", text: "phase", frameAnchor: "bottom", textAnchor: "start", dx: 4, dy: 18, fill: "var(--quiet)"}),
+        Plot.text(withRoom(changes, (width - 76) / last), {x: "at", text: "phase", frameAnchor: "bottom", textAnchor: "start", dx: 4, dy: 18, fill: "var(--quiet)"}),
         Plot.ruleY([0], {stroke: "var(--quiet)"}),
         limit && Plot.ruleY([study.limit / unit], {stroke: "var(--bad)", strokeWidth: 1.75}),
         Plot.text([line], {frameAnchor: "top-left", text: (one) => shortened(one.name, Math.floor(width / 7)), dy: -30, dx: -50, fontWeight: 600, textAnchor: "start"}),

@@ -171,7 +171,7 @@ function readTimeline(raw, policy) {
     phase: raw.phases.findLast(([first]) => first <= at)?.[1] ?? "",
     parts: {...Object.fromEntries(Object.entries(parts).map(([part, values]) => [part, values[at]])), other: rest},
   }));
-  return {...raw, name: `${policy.name}, micro-batch ${raw.micro_batch}${roleWords(policy)}`, moments, limit: raw.limit_bytes};
+  return {...raw, operator: (raw.operator ?? "").replace(/\.default$/, ""), name: `${policy.name}, micro-batch ${raw.micro_batch}${roleWords(policy)}`, moments, limit: raw.limit_bytes};
 }
 
 function readPlace(raw, policy, knee) {
