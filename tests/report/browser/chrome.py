@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("selenium", reason="selenium is not installed: pip install '.[test]'")
 
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -88,6 +89,11 @@ class Chrome:
     def click(self, selector: str) -> None:
         """Click where a reader would."""
         self._driver.find_element(By.CSS_SELECTOR, selector).click()
+
+    def point(self, selector: str) -> None:
+        """Move the mouse there."""
+        target = self._driver.find_element(By.CSS_SELECTOR, selector)
+        ActionChains(self._driver).scroll_to_element(target).move_to_element(target).perform()
 
     def put(self, selector: str, value: object, event: str) -> None:
         """Give a control a value, as its user would."""

@@ -64,6 +64,22 @@ def test_each_picture_says_in_words_and_in_a_table_what_it_shows(chrome: Chrome,
     chrome.wait("[...document.querySelectorAll('.picture > details')].every((one) => one.querySelector('tbody tr'))")
 
 
+def test_a_study_of_which_nothing_is_known_says_so_of_each_picture(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "bare.html")
+    assert chrome.count(".picture") == 0
+    assert len(chrome.each(".missing dd", "one.textContent")) == len(PICTURES)
+    assert chrome.column("Outcome") == ["ok"]
+    assert chrome.logged()[0] == []
+
+
+def test_pointing_at_a_mark_shows_its_values(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "cheapest.html")
+    before = chrome.text("#cost .canvas")
+    chrome.point("#cost .dots-measured :is(path, circle)")
+    chrome.wait("document.querySelector('#cost .canvas').textContent.includes(' each, ')")
+    assert len(chrome.text("#cost .canvas")) > len(before)
+
+
 def test_numbers_read_as_in_the_terminal(chrome: Chrome, pages: Path) -> None:
     chrome.open(pages / "faster.html")
     values = [0.00123, 0.0999, 0.1, 0.314, 1.0, 9.99, 9.996, 12.346, 99.94, 99.96, 999.4, 1234.6, 98765.4, 1.5e9]
