@@ -209,6 +209,8 @@ def test_an_interrupted_search_leaves_a_policy_from_what_was_measured_and_no_pro
     assert wait_until_gone(below) == []
     assert json.loads(stdout)["recommendation"]["confirmation"]["outcome"] == "interrupted"
     assert load_policy_file(out / "policy.yaml").policy.micro_batch >= 1
+    assert not study_part(read_finished(out), "s0").complete
+    assert is_page(out / "report.html")
     assert "Traceback" not in stderr
 
 
