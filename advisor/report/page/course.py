@@ -31,7 +31,7 @@ def course(tried: Tried) -> Iterator[CourseStep]:
         number += 1
         before.append(one)
         best = _best(before, best, goal)
-        key = one.trial_key or ""
+        key = one.trial_key or tried.profiled_by.get(tried.combination_of(one), "")
         yield CourseStep(
             number=number,
             policy=name,

@@ -115,6 +115,7 @@ class AnswerPart(Part, frozen=True, kw_only=True, omit_defaults=True):
         policy: ID of the winner.
         baseline: ID of the baseline, if it was measured.
         hand_tuned: ID of the hand-tuned default, likewise.
+        facts: What it brings, whether that was confirmed, what it needs: ``(label, words)`` as the command prints them.
         why: Sentences.
         apply_lines: Lines of Python that apply the wrapper.
         wrapper: Content of ``wrapper.py``, as numbers of ``PageStudy.lines``.
@@ -129,6 +130,7 @@ class AnswerPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     hand_tuned: str = ""
     gain: Gain | None = None
     verdict: Verdict | None = None
+    facts: tuple[tuple[str, str], ...] = ()
     why: tuple[str, ...] = ()
     apply_lines: tuple[str, ...] = ()
     wrapper: tuple[int, ...] = ()
