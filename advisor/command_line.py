@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from advisor.options import CHECK, EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
@@ -148,11 +149,18 @@ class Parser(argparse.ArgumentParser):
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
-        options = self.parse_args(arguments)
+        options = self.parse_args(list(self._with_values(arguments)))
         for name, value in vars(options).items():
             if isinstance(value, list):
                 self.error(f"argument {name}: expected one argument")
         return options
+
+    def _with_values(self, arguments: Sequence[str]) -> Iterator[str]:
+        """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
+        bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+            given = argument in bare and re.fullmatch(r"[\d.]+([hms]|ms|[\d.])*", following) is None
+            yield f"{argument}={bare[argument]}" if given else argument
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""

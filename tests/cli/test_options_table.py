@@ -64,6 +64,7 @@ GIVEN: dict[str, tuple[list[str], dict[str, Any]]] = {
     "storage": (["--storage=study.journal"], {"storage": "study.journal"}),
     "trials": (["--trials=3"], {"trials": 3}),
     "time_limit": (["--time-limit=5m"], {"time_limit": 300.0}),
+    "wait_idle": (["--wait-idle=5m"], {"wait_idle": 300.0}),
     "output": (["--output=there"], {"output": Path("there")}),
 }
 
