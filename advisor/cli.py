@@ -14,6 +14,7 @@ from advisor.command_line import (
     complain,
     export_parser,
     predict_parser,
+    report_parser,
     tune_parser,
     verify_parser,
 )
@@ -33,6 +34,8 @@ __all__ = ["main"]
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
+
+_LONGEST_PATH = 4096
 
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
@@ -94,6 +97,8 @@ def _dispatch(arguments: list[str]) -> int:
         options, run = export_parser().checked(arguments[1:]), _export
     elif arguments[0] == "check":
         options, run = check_parser().checked(arguments[1:]), _check
+    elif arguments[0] == "report":
+        options, run = report_parser().checked(arguments[1:]), _report
     elif arguments[0] not in ("methods", "hardware"):
         options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
@@ -101,7 +106,7 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         return catalogue(*arguments) if options is None else run(options)
     except MomadviseError as error:
-        if options is not None and options.json:
+        if getattr(options, "json", False):
             from advisor.report.json_documents import json_error
 
             print(json_error(error))
@@ -234,6 +239,23 @@ def _export(options: argparse.Namespace) -> int:
         if patched is None and written:
             sys.stdout.write(new_configuration(export))
     return EXIT_OK if written else EXIT_NOT_EXPORTED
+
+
+def _report(options: argparse.Namespace) -> int:
+    from advisor.errors import OptionError
+    from advisor.report.page.writing import write_report
+    from advisor.text.paths import path_of
+    from advisor.text.printable import shown
+
+    output = None if options.output is None else path_of(options.output, "--output", OptionError)
+    page = write_report([path_of(folder, "DIR", OptionError) for folder in options.dir], output)
+    print(f"written: {shown(_as_seen_from_here(page), _LONGEST_PATH)}")
+    if options.open:
+        import webbrowser
+
+        if not webbrowser.open(page.absolute().as_uri()):
+            complain(f"no browser could be started here: open {shown(page)} yourself")
+    return EXIT_OK
 
 
 def _shared(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from advisor.options import CHECK, EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
+from advisor.options import CHECK, EXPORT, GOAL, PREDICT, REPORT, TUNE, VERIFY, Option, Section, options_of
 from advisor.text.printable import printable
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "complain",
     "export_parser",
     "predict_parser",
+    "report_parser",
     "tune_parser",
     "verify_parser",
 ]
@@ -34,7 +35,7 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
        momadvise check POLICY [MODEL]  is a policy.yaml still right here?
-       momadvise export POLICY         a policy as the settings of a trainer
+       momadvise export POLICY | report DIR   a trainer's settings, a page
        momadvise methods [NAME] | hardware    methods, devices and rates here
 
 Measures here how to train MODEL (a file with build_model() and make_batch(n),
@@ -106,6 +107,21 @@ Exit status: 0 it holds, 3 it is stale, 4 it holds but speed or memory moved
 """
 
 
+_REPORT = """\
+usage: momadvise report DIR [DIR ...] [options]
+
+Writes one page of finished studies, side by side where there are several: two
+GPUs, two versions, before and after. It shows the answer, every policy that was
+tried, memory, speed, cost and the course of the search, in one file that opens
+without a network. DIR is a folder of a study, such as momadvise-runs/NAME.
+
+{sections}
+  -h, --help
+
+Exit status: 0 written, 2 a mistake that you can fix.
+"""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser for a table of options, with one-line errors that point to the help.
 
@@ -113,7 +129,7 @@ class Parser(argparse.ArgumentParser):
         prog: The command.
         help_text: With a placeholder for the sections of options.
         sections: The options, as the help shows them.
-        arguments: Positional arguments, and how often: ``"?"`` for at most once.
+        arguments: Positional arguments, and how often: ``"?"`` for at most once, ``"+"`` for at least once.
         unlisted: Options that only the usage line has.
     """
 
@@ -127,6 +143,7 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         super().__init__(prog=prog, allow_abbrev=False)
         self._help_text, self._sections = help_text, sections
+        self._several = {name for name, times in arguments.items() if times == "+"}
         for name, times in arguments.items():
             self.add_argument(name, metavar=name.upper(), nargs=times)
         for option in (*unlisted, *options_of(*sections)):
@@ -151,7 +168,7 @@ class Parser(argparse.ArgumentParser):
         """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
         options = self.parse_args(list(self._with_values(arguments)))
         for name, value in vars(options).items():
-            if isinstance(value, list):
+            if isinstance(value, list) and name not in self._several:
                 self.error(f"argument {name}: expected one argument")
         return options
 
@@ -192,6 +209,11 @@ def export_parser() -> Parser:
 def check_parser() -> Parser:
     """The parser of ``momadvise check POLICY [MODEL]``."""
     return Parser("momadvise check", _CHECK, CHECK, {"policy": None, "model": "?"})
+
+
+def report_parser() -> Parser:
+    """The parser of ``momadvise report DIR``."""
+    return Parser("momadvise report", _REPORT, REPORT, {"dir": "+"})
 
 
 def complain(message: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from keyword import iskeyword
 from typing import Literal, NamedTuple
 
-__all__ = ["CHECK", "EXPORT", "GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
+__all__ = ["CHECK", "EXPORT", "GOAL", "PREDICT", "REPORT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
 
 Kind = Literal[
     "text",
@@ -314,4 +314,13 @@ CHECK = (
         ),
     ),
     Section("a policy for cheapest: what would be picked now", _CHEAPEST),
+)
+REPORT = (
+    Section(
+        "options",
+        _each(
+            Option("--output", "FILE", "where to write (default: report.html in DIR; here for several)", "path"),
+            Option("--open", "", "show it in the browser", "switch"),
+        ),
+    ),
 )

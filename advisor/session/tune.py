@@ -10,6 +10,7 @@ from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Role
 from advisor.errors import OutputFolderError
 from advisor.goal import Goal
+from advisor.report.page.writing import write_report_beside
 from advisor.report.progress import Progress
 from advisor.search.study.storage import put_aside_damaged
 from advisor.session.answer.emit import put_right
@@ -85,11 +86,12 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
             notes = put_right(searched, kept.fingerprints_with(identity_in(folder)), folder)
             if notes is not None:
                 notes += since + _notes_if_too_large(searched, preparation.memory.limit_bytes)
-                return msgspec.structs.replace(searched, notes=(*searched.notes, *notes))
+                answer = msgspec.structs.replace(searched, notes=(*searched.notes, *notes))
+                return _with_page(answer, progress)
         try:
             tuning = Tuning(preparation, folder, goal, progress, _notes(preparation, kept, folder), searched)
             with failing_together(folder, launch), progress:
-                return tuning.run()
+                return _with_page(tuning.run(), progress)
         except BrokenPipeError:
             raise  # the reader of our output is gone; the folder is fine
         except OSError as error:
@@ -97,6 +99,15 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
             raise refused(error, folder.path) from error
         finally:
             folder.clear_left_files()  # of workers that were killed
+
+
+def _with_page(answer: Answer, progress: Progress) -> Answer:
+    """The answer, with its page in the study's folder, or a note on why there is none."""
+    note = write_report_beside(answer)
+    if note is None:
+        return answer
+    progress.note(note)
+    return msgspec.structs.replace(answer, notes=(*answer.notes, note))
 
 
 def _notes(preparation: Preparation, kept: StudyMarker, folder: StudyFolder) -> list[str]:

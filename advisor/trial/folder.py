@@ -128,6 +128,8 @@ class StudyFolder:
         """The policy file, for people and for ``advisor.apply_policy``."""
         self.wrapper = path / "wrapper.py"
         """The wrapper that applies the policy."""
+        self.page = path / "report.html"
+        """The report, for people to look at."""
         self.emitted = path / "emitted.json"
         """Digests of every policy and wrapper written here, to detect edited ones."""
 
