@@ -14,6 +14,7 @@ from advisor.text.printable import printable
 
 __all__ = [
     "EXIT_USER_ERROR",
+    "NEXT",
     "Parser",
     "check_parser",
     "complain",
@@ -36,7 +37,7 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
        momadvise check POLICY [MODEL]  is a policy.yaml still right here?
        momadvise export POLICY | report DIR   a trainer's settings, a page
-       momadvise methods [NAME] | hardware    methods, devices and rates here
+       momadvise methods [NAME] | hardware | completion bash|zsh|fish
 
 Measures here how to train MODEL (a file with build_model() and make_batch(n),
 hf:TYPE, hf:ORG/NAME or a config.json), and writes policy.yaml and wrapper.py.
@@ -45,6 +46,19 @@ Ctrl-C keeps the best so far; the same command again continues.
 {sections}
   --version, -h, --help
 """
+
+NEXT = """\
+momadvise measures how to train a model on this machine. What to type next:
+
+  momadvise MODEL            the fastest training of a model (3.5 minutes)
+  momadvise predict MODEL    does it fit? Predicted in seconds
+  momadvise hardware         the devices here
+  momadvise --help           goals and options
+
+MODEL: a Python file with build_model() and make_batch(n), such as
+examples/gpt2.py; hf:gpt2, hf:ORG/NAME, or a config.json.
+"""
+"""What is printed where nothing was asked for."""
 
 _PREDICT = """\
 usage: momadvise predict MODEL [options]
@@ -142,11 +156,11 @@ class Parser(argparse.ArgumentParser):
         unlisted: tuple[Option, ...] = (),
     ) -> None:
         super().__init__(prog=prog, allow_abbrev=False)
-        self._help_text, self._sections = help_text, sections
+        self._help_text, self._sections, self._unlisted = help_text, sections, unlisted
         self._several = {name for name, times in arguments.items() if times == "+"}
         for name, times in arguments.items():
             self.add_argument(name, metavar=name.upper(), nargs=times)
-        for option in (*unlisted, *options_of(*sections)):
+        for option in self.options:
             if option.kind == "switch":
                 names = [name for name in (option.short, option.flag) if name]
                 self.add_argument(*names, dest=option.keyword, action="store_true")
@@ -159,6 +173,11 @@ class Parser(argparse.ArgumentParser):
                     default=option.default,
                     choices=option.choices or None,
                 )
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Its options, in the order of the help."""
+        return (*self._unlisted, *options_of(*self._sections))
 
     def format_help(self) -> str:
         """Its help."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from advisor.hardware.contention import Load
@@ -11,8 +12,11 @@ from advisor.report.progress import Progress
 from advisor.session.budget import TimeBudget
 from advisor.session.setup import wait_idle
 from advisor.session.setup.wait_idle import wait_as_asked, wait_until_idle
+from advisor.session.tune import _searched_enough
 from tests.decide.examples import goal
 from tests.methods.tiny import cpu
+from tests.report.scenario import CONFIRMED, answered, recommendation
+from tests.session.contexts import study
 from tests.session.test_budget import Clock
 
 IDLE, BUSY = Load(0.0, 2), Load(1.9, 2, names=("cc1plus 98%",))
@@ -97,3 +101,15 @@ def test_waiting_does_not_count_against_the_time_limit(monkeypatch: pytest.Monke
     assert wait_as_asked(600.0, cpu(), goal(), budget, told) == ["busy"]
     assert budget.remaining_seconds == 90.0
     assert told.seconds >= 0.0
+
+
+@pytest.mark.parametrize("wait", [None, 600.0])
+@pytest.mark.parametrize("noise", [0.1, 0.001])
+def test_an_answer_that_was_not_reproducible_is_measured_further_by_who_waits_for_an_idle_machine(
+    wait: float | None, noise: float
+) -> None:
+    confirmation = msgspec.structs.replace(CONFIRMED, noise=noise)
+    stored = answered(recommendation(confirmation=confirmation), goal())
+    request = msgspec.structs.replace(study(trials=10).request, time_limit_seconds=100.0, wait_idle_seconds=wait)
+    assert _searched_enough(stored, request) is (confirmation.as_promised or wait is None)
+    assert confirmation.as_promised is (noise == 0.1)
