@@ -50,12 +50,10 @@ def test_the_trainer_reaches_the_wrappers_parameters(
 ) -> None:
     from transformers import Trainer
 
-    sharded = FSDP in settings
-    if sharded:  # one rank of what torchrun would start
-        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("MASTER_PORT", "0")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    # Without torchrun the Trainer would use all visible GPUs.
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in alone.items():
+        monkeypatch.setenv(name, value)
     text = new_configuration(export_policy(file_of(*settings, micro_batch=2), HF, max_grad_norm=1.0))
     arguments = arguments_of(text, tmp_path, **STEPS_OF_ITS_OWN, use_cpu=False)
     trainer = Trainer(tiny(), arguments, train_dataset=samples())  # type: ignore[arg-type]
@@ -67,4 +65,4 @@ def test_the_trainer_reaches_the_wrappers_parameters(
     whole.load_state_dict(state)
     kept = tuple(setting for setting in settings if setting != FSDP)
     assert_alike(whole, by_the_wrapper(*kept, norm=1.0, device="cuda"), tolerance)
-    assert isinstance(next(model.parameters()), torch.distributed.tensor.DTensor) is sharded
+    assert isinstance(next(model.parameters()), torch.distributed.tensor.DTensor) is (FSDP in settings)
