@@ -178,7 +178,8 @@ def _unless_used(plan: BlockPlan, block: nn.Module, calls: Calls) -> BlockPlan:
     names = sorted((calls.used_inside & entries) | (calls.read & {*plan.slices, *plan.partial}))
     if not names:
         return plan
-    reason = f"{type(block).__name__}'s {', '.join(names)}: the loss reads them, or what they compute, besides what the block returns"
+    named = f"{type(block).__name__}'s {', '.join(names)}"
+    reason = f"{named}: the loss reads them, or what they compute, besides what the block returns"
     return BlockPlan((), reasons=(*plan.reasons, reason), no_sequence="no linear layer of a block is sliced")
 
 
