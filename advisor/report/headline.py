@@ -230,7 +230,8 @@ def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterato
         turns = format_count(confirmation.promise.rounds, "turn")
         yield Line("confirmed", f"yes: wrapper and baseline took {turns} each in fresh processes", "green")
     else:
-        yield Line("confirmed", f"yes: in a fresh process it ran at {format_percent(kept)} of this speed", "green")
+        again = f"yes: in a fresh process it ran at {format_percent(kept)} of this speed"
+        yield Line("confirmed", f"{again} ({format_spread(confirmation.tolerated)} is noise)", "green")
 
 
 def missed_words(confirmation: Confirmation) -> str:
