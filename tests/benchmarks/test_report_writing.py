@@ -6,7 +6,7 @@ from pathlib import Path
 
 from advisor.report.page.finished import read_finished
 from advisor.report.page.study_part import study_part
-from benchmarks.report_page import grown, measured_row, page
+from benchmarks.report_writing import grown, measured_row, page
 from tests.report.page.folders import faster_study
 
 
