@@ -96,8 +96,8 @@ def _missing(part: PageStudy) -> list[str]:
     sentences = []
     if not part.memory_over_step:
         sentences.append(
-            "Memory over one step was not recorded: a step is traced at the end of a study, on one device, for a model "
-            "of its own size and if time is left. What was measured at the ends of its phases is shown instead."
+            "Memory over one step was not recorded: the steps of winner and baseline are traced at the end of a study, "
+            "if time is left. What was measured at the ends of their phases is shown instead."
         )
     if not part.time_of_step:
         sentences.append(
