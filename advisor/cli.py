@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.cli_catalogue import catalogue
 from advisor.cli_export import export
+from advisor.cli_report import report
 from advisor.command_line import (
     EXIT_USER_ERROR,
     NEXT,
@@ -36,8 +37,6 @@ __all__ = ["main"]
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
-
-_LONGEST_PATH = 4096
 
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
@@ -103,7 +102,7 @@ def _dispatch(arguments: list[str]) -> int:
     elif arguments[0] == "check":
         options, run = check_parser().checked(arguments[1:]), _check
     elif arguments[0] == "report":
-        options, run = report_parser().checked(arguments[1:]), _report
+        options, run = report_parser().checked(arguments[1:]), report
     elif arguments[0] not in ("methods", "hardware"):
         options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
@@ -215,23 +214,6 @@ def _verify(options: argparse.Namespace) -> int:
     found = _with_status(run_verification, VerifyRequest(policy_file=Path(options.policy), **_shared(options)))
     _print(options, lambda: json_verification(found), verification_view(found))
     return EXIT_OK if found.kept else EXIT_NOT_KEPT
-
-
-def _report(options: argparse.Namespace) -> int:
-    from advisor.errors import OptionError
-    from advisor.report.page.writing import write_report
-    from advisor.text.paths import path_of
-    from advisor.text.printable import shown
-
-    output = None if options.output is None else path_of(options.output, "--output", OptionError)
-    page = write_report([path_of(folder, "DIR", OptionError) for folder in options.dir], output)
-    print(f"written: {shown(_as_seen_from_here(page), _LONGEST_PATH)}")
-    if options.open:
-        import webbrowser
-
-        if not webbrowser.open(page.absolute().as_uri()):
-            complain(f"no browser could be started here: open {shown(page)} yourself")
-    return EXIT_OK
 
 
 def _shared(options: argparse.Namespace) -> dict[str, Any]:

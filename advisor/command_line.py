@@ -37,7 +37,8 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise predict MODEL         without running it: will it fit?
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
        momadvise check POLICY [MODEL]  is a policy.yaml still right here?
-       momadvise export POLICY | report DIR   a trainer's settings, a page
+       momadvise export POLICY         a policy as the settings of a trainer
+       momadvise report DIR            what was measured, as a page of pictures
        momadvise methods [NAME] | hardware | completion bash|zsh|fish
 
 Measures here how to train MODEL (a file with build_model() and make_batch(n),

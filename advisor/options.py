@@ -210,8 +210,13 @@ _SHARED = (
             "exact, rounding, precision, lossy (default) or model: how far training may differ from plain training",
             choices=("exact", "rounding", "precision", "lossy", "model"),
         ),
-        Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
-        Option("--methods", "A,B", "only these, and each must apply", "names"),
+    ),
+    Row(
+        (
+            Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
+            Option("--methods", "A,B", "only these, and each must apply", "names"),
+        ),
+        "default, all, exact or FILE; only these",
     ),
     Row(
         (

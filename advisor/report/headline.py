@@ -48,6 +48,7 @@ __all__ = [
     "headline",
     "headline_lines",
     "missed_words",
+    "title_words",
     "what_to_do",
 ]
 
@@ -96,7 +97,7 @@ def headline(
     lines = headline_lines(answer, goal, beyond=beyond)
     doubtful = answer.confirmation is not None and not (answer.confirmation.as_promised and beyond is None)
     return Group(
-        Text(_title(answer), style="bold yellow" if doubtful else "bold green"),
+        Text(title_words(answer), style="bold yellow" if doubtful else "bold green"),
         *map(_wrapped, lines),
         *_whole("apply", apply_lines),
         *_whole("files", _files(files)),
@@ -123,7 +124,8 @@ def _whole(label: str, lines: Sequence[str]) -> Iterator[Text]:
         yield Text.assemble((first, "bold cyan"), line, no_wrap=True, overflow="ignore")
 
 
-def _title(answer: Recommendation) -> str:
+def title_words(answer: Recommendation) -> str:
+    """What to do, in one line."""
     winner, policy = answer.winner, answer.winner.policy
     devices = f" on each of {policy.gpu_count:,} devices" if policy.gpu_count > 1 else ""
     if policy.axes != DATA_ONLY:

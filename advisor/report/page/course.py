@@ -8,8 +8,8 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import best_so_far
 from advisor.decide.floor import largest_so_far
 from advisor.goal import Goal, GoalKind
-from advisor.report.page.document import CourseStep
 from advisor.report.page.finished import StoredTrial
+from advisor.report.page.pictures import CourseStep
 from advisor.report.page.tried import Tried
 
 __all__ = ["course"]
@@ -31,7 +31,7 @@ def course(tried: Tried) -> Iterator[CourseStep]:
         number += 1
         before.append(one)
         best = _best(before, best, goal)
-        key = one.trial_key or ""
+        key = one.trial_key or tried.profiled_by.get(tried.combination_of(one), "")
         yield CourseStep(
             number=number,
             policy=name,

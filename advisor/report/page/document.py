@@ -6,34 +6,30 @@ says which in its ``source``; a field that is not there was not obtained. Fields
 
 from __future__ import annotations
 
-import enum
-
 import msgspec
+
+from advisor.report.page.figure import Figure, Part, Source
+from advisor.report.page.pictures import (
+    Comparison,
+    CourseStep,
+    Curve,
+    FrontierPart,
+    GrowthPart,
+    MemoryTimeline,
+    StepTime,
+)
 
 __all__ = [
     "PAGE_SCHEMA",
     "AnswerPart",
-    "Comparison",
-    "CourseStep",
-    "Curve",
-    "CurvePoint",
     "Device",
-    "Figure",
-    "FrontierPart",
-    "FrontierPlace",
     "Gain",
     "GoalPart",
-    "GrowthPart",
     "Memory",
-    "MemoryTimeline",
     "PageDocument",
     "PagePolicy",
     "PageStudy",
-    "PhaseTime",
     "Refusal",
-    "SizePlace",
-    "Source",
-    "StepTime",
     "Verdict",
 ]
 
@@ -41,33 +37,7 @@ PAGE_SCHEMA = 1
 """Grows when a field changes its meaning or goes; new fields alone do not change it."""
 
 
-class Source(enum.Enum):
-    """How a number was obtained."""
-
-    MEASURED = "measured"
-    """By a timed trial."""
-    PROFILED = "profiled"
-    """Measured, by a few steps of a profiling run: rough."""
-    PREDICTED = "predicted"
-    """By a model or a trace; nothing of it ran."""
-    SIMULATED = "simulated"
-    """On a device in software."""
-
-
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of the document."""
-
-
-class Figure(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A number with its 95 % interval, where that is known."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    source: Source
-
-
-class GoalPart(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class GoalPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     """What was asked for.
 
     Attributes:
@@ -87,7 +57,7 @@ class GoalPart(_Part, frozen=True, kw_only=True, omit_defaults=True):
     own_settings: str = ""
 
 
-class Device(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class Device(Part, frozen=True, kw_only=True, omit_defaults=True):
     """The machine.
 
     Attributes:
@@ -105,7 +75,7 @@ class Device(_Part, frozen=True, kw_only=True, omit_defaults=True):
     driver: str = ""
 
 
-class Gain(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class Gain(Part, frozen=True, kw_only=True, omit_defaults=True):
     """How much the answer brings.
 
     Attributes:
@@ -123,7 +93,7 @@ class Gain(_Part, frozen=True, kw_only=True, omit_defaults=True):
     tie: bool = False
 
 
-class Verdict(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class Verdict(Part, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the emitted wrapper, run in a fresh process, did what was promised.
 
     Attributes:
@@ -137,7 +107,7 @@ class Verdict(_Part, frozen=True, kw_only=True, omit_defaults=True):
     peak_bytes: Figure | None = None
 
 
-class AnswerPart(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class AnswerPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     """What to do.
 
     Attributes:
@@ -145,6 +115,7 @@ class AnswerPart(_Part, frozen=True, kw_only=True, omit_defaults=True):
         policy: ID of the winner.
         baseline: ID of the baseline, if it was measured.
         hand_tuned: ID of the hand-tuned default, likewise.
+        facts: What it brings, whether that was confirmed, what it needs: ``(label, words)`` as the command prints them.
         why: Sentences.
         apply_lines: Lines of Python that apply the wrapper.
         wrapper: Content of ``wrapper.py``, as numbers of ``PageStudy.lines``.
@@ -159,15 +130,16 @@ class AnswerPart(_Part, frozen=True, kw_only=True, omit_defaults=True):
     hand_tuned: str = ""
     gain: Gain | None = None
     verdict: Verdict | None = None
+    facts: tuple[tuple[str, str], ...] = ()
     why: tuple[str, ...] = ()
     apply_lines: tuple[str, ...] = ()
     wrapper: tuple[int, ...] = ()
     policy_file: tuple[int, ...] = ()
-    files: dict[str, str] = {}
-    commands: dict[str, str] = {}
+    files: dict[str, str] = msgspec.field(default_factory=dict)
+    commands: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Memory(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class Memory(Part, frozen=True, kw_only=True, omit_defaults=True):
     """Device memory of one optimizer step, in bytes.
 
     Attributes:
@@ -187,7 +159,7 @@ class Memory(_Part, frozen=True, kw_only=True, omit_defaults=True):
     workspace: int = 0
 
 
-class PagePolicy(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
     """A policy that was tried.
 
     Attributes:
@@ -245,231 +217,21 @@ class PagePolicy(_Part, frozen=True, kw_only=True, omit_defaults=True):
     fidelity: str
     observed_fidelity: str = ""
     loss_drift: float | None = None
-    model_size: dict[str, int | float] = {}
+    model_size: dict[str, int | float] = msgspec.field(default_factory=dict)
     parameter_count: int | None = None
     notes: tuple[str, ...] = ()
     wrapper: tuple[int, ...] = ()
     command: str = ""
 
 
-class CurvePoint(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A batch of a combination.
-
-    Attributes:
-        batch: Samples per optimizer step over all devices.
-        policy: ID, where a policy of this study stands behind it.
-    """
-
-    batch: int
-    micro_batch: int
-    samples_per_second: Figure
-    peak_bytes: Figure | None = None
-    policy: str = ""
-
-
-class Curve(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """Throughput and memory against the batch, of one combination.
-
-    Attributes:
-        points: Measured and profiled ones, by growing batch.
-        predicted: Points of the line that the profiling runs predict, by growing batch.
-        out_of_memory_at: The smallest micro-batch that did not fit, if one was met.
-    """
-
-    combination: str
-    name: str
-    points: tuple[CurvePoint, ...] = ()
-    predicted: tuple[CurvePoint, ...] = ()
-    out_of_memory_at: int | None = None
-
-
-class MemoryTimeline(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """Live bytes over one optimizer step, by category, at moments in the order of its operators.
-
-    Attributes:
-        obtained: How, in words.
-        phases: ``(position of its first moment, phase)``, in order.
-        bytes: Category -> live bytes at each moment; all have the same length. Categories: ``parameters``,
-            ``buffers``, ``gradients``, ``optimizer_state``, ``activations``, ``temporaries``, ``batch``.
-        operator: The operator whose result made the largest moment.
-        limit_bytes: The limit that the study ran under.
-    """
-
-    policy: str
-    source: Source
-    obtained: str
-    micro_batch: int
-    phases: tuple[tuple[int, str], ...]
-    bytes: dict[str, tuple[int, ...]]
-    operator: str = ""
-    limit_bytes: int
-
-
-class PhaseTime(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A phase of a step.
-
-    Attributes:
-        phase: ``"forward"``, ``"backward"``, ...
-        bound: What most of it is bound by.
-        seconds_by_bound: Its seconds by what bounds them.
-    """
-
-    phase: str
-    seconds: float
-    bound: str
-    seconds_by_bound: dict[str, float]
-
-
-class StepTime(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the time of a step goes.
-
-    Attributes:
-        seconds: The measured step.
-        phases: That time, divided by the work of the step's operators at the device's rates; so a prediction.
-        obtained: How, in words.
-        intensity: Floating-point operations for each byte that is moved.
-    """
-
-    policy: str
-    seconds: Figure
-    source: Source
-    obtained: str
-    phases: tuple[PhaseTime, ...]
-    intensity: float
-
-
-class FrontierPlace(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A policy in the plane of cost and latency.
-
-    Attributes:
-        on_frontier: Whether no other policy is cheaper and faster.
-        by: Position in ``FrontierPart.places`` of the one that dominates it.
-        inside_noise: Whether that one is better only if differences inside the noise are left out.
-    """
-
-    policy: str
-    latency_seconds: Figure
-    cost_usd: Figure
-    energy_usd: float | None = None
-    gpu_count: int
-    on_frontier: bool = False
-    by: int | None = None
-    inside_noise: bool = False
-
-
-class FrontierPart(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """``cheapest``: cost of an iteration against its time.
-
-    Attributes:
-        places: The frontier first, the cheapest first; then the others.
-        pick: Position of the winner.
-        knee: Position of the frontier's point with the least cost x latency, which is picked without a limit.
-        usd_per_hour: Of one device.
-        max_latency_seconds: The limits that were asked for; see :class:`~advisor.goal.Preference`.
-    """
-
-    places: tuple[FrontierPlace, ...]
-    pick: int
-    knee: int
-    usd_per_hour: float
-    price_source: str
-    max_latency_seconds: float | None = None
-    max_cost_usd: float | None = None
-    deadline_seconds: float | None = None
-    iterations: int | None = None
-
-
-class SizePlace(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A size of the model, with plain training or with the winner's methods.
-
-    Attributes:
-        who: ``"plain"`` or ``"winner"``.
-        size: In words.
-    """
-
-    who: str
-    size: str
-    parameter_count: int
-    outcome: str
-    reason: str = ""
-    samples_per_second: Figure | None = None
-    samples_per_step: int | None = None
-    peak_bytes: Figure | None = None
-
-
-class GrowthPart(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """``bigger``: throughput against the size. Every policy has its own ``parameter_count``, too.
-
-    Attributes:
-        own_parameter_count: Of the model as it is.
-        fits_up_to: Predicted: the most that one sample fits the limit with, in what ``measure`` names.
-    """
-
-    floor_samples_per_second: float
-    places: tuple[SizePlace, ...]
-    own_parameter_count: int | None = None
-    measure: str = "parameter"
-    fits_up_to: Figure | None = None
-
-
-class Comparison(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """Losses of a candidate and of the reference run: same parameters, batches and seed in every step; measured.
-
-    Attributes:
-        policies: IDs of the policies of this combination.
-        reference_name: What the reference run trained with.
-        distinct_batches: How many batches are cycled through.
-        gradient_error: Relative error of the first gradient; with ``gradient_cosine`` and ``gradient_norm_ratio``.
-        gradient_reason: Why the gradients were not compared.
-        chance: The reference run with other random numbers, where that was needed.
-        verdict: In words.
-    """
-
-    combination: str
-    name: str
-    policies: tuple[str, ...]
-    micro_batch: int
-    reference_name: str
-    reference: tuple[float, ...]
-    losses: tuple[float, ...]
-    chance: tuple[float, ...] = ()
-    distinct_batches: int
-    source: Source = Source.MEASURED
-    gradient_error: float | None = None
-    gradient_cosine: float | None = None
-    gradient_norm_ratio: float | None = None
-    gradient_reason: str = ""
-    loss_drift: float | None = None
-    declared: str
-    observed: str
-    verdict: str
-
-
-class CourseStep(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A policy in the order in which the search tried them.
-
-    Attributes:
-        number: From 1.
-        ended_at_seconds: When its trial ended, since the study's first trial began; absent where that was not recorded.
-        took_seconds: How long its trial took, with the start of its process.
-        best: ID of the best policy so far by the goal's metric; empty before the first measurement.
-    """
-
-    number: int
-    policy: str
-    ended_at_seconds: float | None = None
-    took_seconds: float | None = None
-    best: str = ""
-
-
-class Refusal(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class Refusal(Part, frozen=True, kw_only=True, omit_defaults=True):
     """A setting that no policy could use here."""
 
     setting: str
     reason: str
 
 
-class PageStudy(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class PageStudy(Part, frozen=True, kw_only=True, omit_defaults=True):
     """A study.
 
     Attributes:
@@ -494,7 +256,7 @@ class PageStudy(_Part, frozen=True, kw_only=True, omit_defaults=True):
     versions: dict[str, str]
     device: Device
     memory_limit_bytes: int
-    asked: dict[str, str | int | float] = {}
+    asked: dict[str, str | int | float] = msgspec.field(default_factory=dict)
     command: str = ""
     complete: bool = True
     stopped_because: str = ""
@@ -512,7 +274,7 @@ class PageStudy(_Part, frozen=True, kw_only=True, omit_defaults=True):
     comparisons: tuple[Comparison, ...] = ()
     course: tuple[CourseStep, ...] = ()
     refused: tuple[Refusal, ...] = ()
-    time_spent: dict[str, float] = {}
+    time_spent: dict[str, float] = msgspec.field(default_factory=dict)
     lines: tuple[str, ...] = ()
 
 

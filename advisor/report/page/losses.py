@@ -9,7 +9,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityRecord
 from advisor.report.comparison import comparison_sentence
-from advisor.report.page.document import Comparison
+from advisor.report.page.pictures import Comparison
 from advisor.report.page.tried import Tried
 from advisor.report.wording import combination_words
 from advisor.search.space.space import Combination

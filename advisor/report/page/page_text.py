@@ -26,7 +26,7 @@ __all__ = ["is_page", "page_text"]
 
 _ASSETS = Path(__file__).parent / "assets"
 _GENERATOR = "momadvise report"
-_LONGEST_TEXT = 4000
+_LONGEST_TEXT = 2000
 _EXACT = frozenset({"lines", "command", "commands", "apply_lines"})
 """Fields that people copy: they stay as they are, to every character."""
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]|[<>&]")

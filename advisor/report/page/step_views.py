@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from advisor.decide.candidate import Candidate
 from advisor.predict.roofline import predict_step
-from advisor.report.page.document import MemoryTimeline, PhaseTime, Source, StepTime
+from advisor.report.page.figure import Source
+from advisor.report.page.pictures import MemoryTimeline, PhaseTime, StepTime
 from advisor.report.page.tried import Tried, figure_of_seconds
 from advisor.trial.result import PredictResult
 

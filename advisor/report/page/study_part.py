@@ -17,28 +17,19 @@ from advisor.goal import Goal, GoalKind
 from advisor.policy.tune_command import tune_command
 from advisor.policy.wrapper import apply_lines, size_lines
 from advisor.report.answer import confirmation_words
+from advisor.report.headline import NOTHING_RAN, headline_lines, title_words
 from advisor.report.page.course import course
-from advisor.report.page.document import (
-    AnswerPart,
-    Device,
-    Figure,
-    Gain,
-    GoalPart,
-    PageStudy,
-    Refusal,
-    Source,
-    Verdict,
-)
+from advisor.report.page.document import AnswerPart, Device, Gain, GoalPart, PageStudy, Refusal, Verdict
+from advisor.report.page.figure import Figure, Source
 from advisor.report.page.finished import FinishedStudy
 from advisor.report.page.losses import comparisons
 from advisor.report.page.step_views import memory_over_step, time_of_step
 from advisor.report.page.throughput import curves
 from advisor.report.page.tradeoffs import frontier_part, growth_part
 from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
-from advisor.report.wording import baseline_words, training_words
+from advisor.report.wording import baseline_words
 from advisor.text.units import format_rate, format_spread, format_times, format_times_spread
 from advisor.trial.outcome import Outcome
-from advisor.workload.sizes import size_words
 
 __all__ = ["study_part"]
 
@@ -52,7 +43,6 @@ _METRICS = {
     GoalKind.BIGGER: "parameters",
     GoalKind.CHEAPEST: "cost",
 }
-_NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
 
 
 def study_part(study: FinishedStudy, name: str) -> PageStudy:
@@ -151,7 +141,10 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
     winner = found.winner
     policy_file = _policy_file(study)
     return AnswerPart(
-        headline=_headline(found),
+        headline=title_words(found),
+        facts=tuple(
+            (one.label, one.words) for one in headline_lines(found, answer.goal, beyond=_beyond(found, answer.goal))
+        ),
         policy=tried.id_of(winner),
         baseline=tried.id_of(found.baseline),
         hand_tuned=tried.id_of(found.hand_tuned),
@@ -167,15 +160,6 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
         files={what: str(path) for what, path in answer.files.items()},
         commands=_commands(study),
     )
-
-
-def _headline(found: Recommendation) -> str:
-    winner = found.winner
-    training = f"train with {training_words(winner)}"
-    if winner.model_size:
-        return f"Build {size_words(winner.model_size)} and {training}"
-    kept = found.growth is None and found.frontier is None and winner == found.baseline
-    return f"Keep what you have: {training}" if kept else f"{training[0].upper()}{training[1:]}"
 
 
 def _policy_file(study: FinishedStudy) -> str | None:
@@ -245,11 +229,8 @@ def _verdict(found: Recommendation, goal: Goal) -> Verdict | None:
     confirmation = found.confirmation
     if confirmation is None:
         return None
-    measured, beyond = confirmation.measurement, None
-    if measured is not None and goal.kind is GoalKind.CHEAPEST:
-        again = msgspec.structs.replace(found.winner, measurement=measured)
-        beyond = beyond_limit(placed(again, goal), goal.preference)
-    state = "not run" if confirmation.outcome in _NOTHING_RAN else "not confirmed"
+    measured, beyond = confirmation.measurement, _beyond(found, goal)
+    state = "not run" if confirmation.outcome in NOTHING_RAN else "not confirmed"
     if measured is not None and confirmation.outcome is Outcome.OK and confirmation.as_promised and beyond is None:
         state = "confirmed"
     floor = None if found.growth is None else found.growth.floor_samples_per_second
@@ -259,3 +240,11 @@ def _verdict(found: Recommendation, goal: Goal) -> Verdict | None:
         samples_per_second=None if measured is None else figure_of_rate(measured),
         peak_bytes=None if measured is None else Figure(value=measured.memory.peak_bytes, source=Source.MEASURED),
     )
+
+
+def _beyond(found: Recommendation, goal: Goal) -> str | None:
+    """``cheapest``: how far the confirming run is beyond the user's limit."""
+    again = None if found.confirmation is None else found.confirmation.measurement
+    if again is None or goal.kind is not GoalKind.CHEAPEST:
+        return None
+    return beyond_limit(placed(msgspec.structs.replace(found.winner, measurement=again), goal), goal.preference)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from advisor.decide.candidate import Candidate
 from advisor.measure.measurement import Measurement
-from advisor.report.page.document import Curve, CurvePoint, Figure, Source
+from advisor.report.page.figure import Figure, Source
+from advisor.report.page.pictures import Curve, CurvePoint
 from advisor.report.page.tried import Tried, figure_of_rate
 from advisor.report.wording import combination_words
 from advisor.search.sizing.memory_model import MemoryModel
@@ -18,6 +19,9 @@ __all__ = ["curves"]
 
 _REACH = 4
 """A predicted line goes at most up to this many times the largest batch that ran: further it would be a guess."""
+
+_PREDICTED = 5
+"""Spans of a predicted line, in equal ratios: it is smooth."""
 
 
 def curves(tried: Tried) -> Iterator[Curve]:
@@ -103,8 +107,8 @@ def _line(tried: Tried, name: str, first: Candidate, largest: int) -> tuple[Curv
     policy = first.policy
     limit = tried.study.answer.goal.limit_on(policy.gpu_count)
     end = max(largest, min(model.largest_batch(limit), _REACH * largest))
-    batches = [batch for power in range(end.bit_length()) if (batch := 2**power) < end]
-    found = (_predicted(model, batch, policy.data_degree) for batch in (*batches, end))
+    batches = sorted({round(end ** (place / _PREDICTED)) for place in range(_PREDICTED + 1)})
+    found = (_predicted(model, batch, policy.data_degree) for batch in batches)
     return tuple(one for one in found if one is not None)
 
 

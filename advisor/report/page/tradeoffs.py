@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from advisor.decide.candidate import FrontierPoint, Growth, Recommendation, SizeOutcome
 from advisor.goal import Goal
-from advisor.report.page.document import Figure, FrontierPart, FrontierPlace, GrowthPart, SizePlace, Source
+from advisor.report.page.figure import Figure, Source
+from advisor.report.page.pictures import FrontierPart, FrontierPlace, GrowthPart, SizePlace
 from advisor.report.page.tried import Tried, figure_of_seconds
 from advisor.workload.sizes import size_words
 

@@ -15,7 +15,8 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.tune_command import tune_command
 from advisor.predict.prediction import MemoryPrediction
-from advisor.report.page.document import Figure, Memory, PagePolicy, Source
+from advisor.report.page.document import Memory, PagePolicy
+from advisor.report.page.figure import Figure, Source
 from advisor.report.page.finished import FinishedStudy
 from advisor.report.page.wrapper_of import wrapper_of
 from advisor.report.wording import candidate_words, comparison_words, methods_words, on_devices
@@ -55,7 +56,8 @@ class Tried:
         entries: ID -> candidate: the ranking first, best first.
         combinations: ID -> the candidates that differ only in their batch.
         models: Combination's ID -> what its profiling runs predict, where they do.
-        sizings: Combination's ID -> its profiling runs.
+        sizings: Combination's ID -> its profiling runs, their prediction, and their passes.
+        profiled_by: Combination's ID -> the key of the trial that profiled it.
     """
 
     def __init__(self, study: FinishedStudy) -> None:
@@ -71,16 +73,19 @@ class Tried:
             group = self._combination_ids.setdefault(_group(one), f"c{len(self._combination_ids)}")
             self.combinations.setdefault(group, []).append(one)
         self.sizings: dict[str, tuple[Sizing, MemoryPrediction | None, int]] = {}
+        self.profiled_by: dict[str, str] = {}
         for trial in study.trials:
-            result = trial.result
-            if isinstance(result, SizeResult) and result.sizing is not None and result.sizing.points:
-                name = self.combination_named(trial.spec)
-                known = self.sizings.get(name)
-                if name and (known is None or len(known[0].points) < len(result.sizing.points)):
-                    self.sizings[name] = result.sizing, result.prediction, trial.spec.policy.accumulation_steps
+            result, name = trial.result, self.combination_named(trial.spec)
+            if not name or not isinstance(result, SizeResult):
+                continue
+            self.profiled_by[name] = result.key
+            known = self.sizings.get(name)
+            if result.sizing is not None and (known is None or len(known[0].points) < len(result.sizing.points)):
+                self.sizings[name] = result.sizing, result.prediction, trial.spec.policy.accumulation_steps
         self.models = {
             name: MemoryModel.fit(sizing, prediction, passes=passes)
             for name, (sizing, prediction, passes) in self.sizings.items()
+            if sizing.points
         }
 
     def id_of(self, candidate: Candidate | None) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,40 +10,32 @@ from typing import Any
 
 import pytest
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed: pip install '.[test]'")
+pytest.importorskip("selenium", reason="selenium is not installed: pip install '.[test]'")
 
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from benchmarks.browser import open_chromium
 
 __all__ = ["Chrome", "Keys", "chrome_or_skip"]
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LOADS = ("Network.requestWillBeSent", "Network.webSocketCreated", "Network.webTransportCreated")
 
 
 @contextmanager
 def chrome_or_skip() -> Iterator[Chrome]:
     """A browser without a window; the test is skipped, and says why, where there is none."""
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    driver = shutil.which("chromedriver")
-    if browser is None or driver is None:
-        missing = "browser (chromium)" if browser is None else "chromedriver (chromium-driver)"
-        pytest.skip(f"no {missing} is installed here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for argument in ("--headless=new", "--window-size=1280,900", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(argument)
-    if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")  # Chromium refuses to run as root with it
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
     try:
-        yield Chrome(chrome)
+        driver = open_chromium()
+    except LookupError as error:
+        pytest.skip(str(error))
+    try:
+        yield Chrome(driver)
     finally:
-        chrome.quit()
+        driver.quit()
 
 
 class Chrome:
@@ -54,16 +44,17 @@ class Chrome:
     def __init__(self, driver: webdriver.Chrome) -> None:
         self._driver = driver
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False, media: str = "") -> None:
+    def open(self, page: Path, *, width: int = 1280, dark: bool = False, media: str = "") -> None:
         """Load a page as a reader with such a window would, and forget what was logged before."""
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ]
         self.command("Emulation.setEmulatedMedia", media=media, features=features)
-        self.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.command("Emulation.setDeviceMetricsOverride", **size)
         self._driver.get("about:blank")
-        self.console(), self.requests()
+        self.logged()
         self._driver.get(page.as_uri())
 
     def command(self, name: str, **parameters: Any) -> Any:
@@ -74,69 +65,65 @@ class Chrome:
         """What a function with this body returns."""
         return self._driver.execute_script(script, *arguments)
 
-    def all(self, selector: str) -> list[WebElement]:
-        """All elements of a selector."""
-        return self._driver.find_elements(By.CSS_SELECTOR, selector)
+    def each(self, selector: str, expression: str) -> list[Any]:
+        """An expression of ``one`` for every element of a selector."""
+        script = f"return [...document.querySelectorAll(arguments[0])].map((one) => {expression})"
+        return list(self.js(script, selector))
 
-    def one(self, selector: str) -> WebElement:
-        """The first of them."""
-        return self._driver.find_element(By.CSS_SELECTOR, selector)
+    def first(self, selector: str, expression: str) -> Any:
+        """An expression of ``one`` for the first of them."""
+        return self.js(f"const one = document.querySelector(arguments[0]); return {expression}", selector)
 
     def text(self, selector: str) -> str:
         """The text of the first one, also where it is not seen."""
-        return str(self.js("return document.querySelector(arguments[0]).textContent", selector))
+        return str(self.first(selector, "one.textContent"))
 
     def count(self, selector: str) -> int:
         """How many there are."""
-        return int(self.js("return document.querySelectorAll(arguments[0]).length", selector))
-
-    def column(self, number: int) -> list[str]:
-        """The texts of a column of the table of policies, as shown."""
-        script = "return [...document.querySelectorAll('.policies tbody tr:not(.detail)')].map((one) => one.cells[arguments[0]].textContent)"
-        return list(self.js(script, number))
+        return len(self.each(selector, "0"))
 
     def style(self, selector: str, name: str) -> str:
-        """A computed property."""
-        return str(self.js("return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]", selector, name))
+        """A computed property of the first one."""
+        return str(self.first(selector, f"getComputedStyle(one)['{name}']"))
 
-    def press(self, *keys: str) -> None:
-        """Keys, to whatever has the focus."""
-        for key in keys:
-            self._driver.switch_to.active_element.send_keys(key)
+    def click(self, selector: str) -> None:
+        """Click where a reader would."""
+        self._driver.find_element(By.CSS_SELECTOR, selector).click()
 
-    def focused(self) -> str:
-        """The text of what has the focus."""
-        return str(self.js("return document.activeElement.textContent"))
+    def point(self, selector: str) -> None:
+        """Move the mouse there."""
+        target = self._driver.find_element(By.CSS_SELECTOR, selector)
+        ActionChains(self._driver).scroll_to_element(target).move_to_element(target).perform()
+
+    def put(self, selector: str, value: object, event: str) -> None:
+        """Give a control a value, as its user would."""
+        self.first(selector, f"(one.value = {json.dumps(value)}, one.dispatchEvent(new Event('{event}')))")
+
+    def write(self, selector: str, *keys: str) -> None:
+        """Type into a field."""
+        self._driver.find_element(By.CSS_SELECTOR, selector).send_keys(*keys)
+
+    def press(self, key: str) -> None:
+        """A key, to whatever has the focus."""
+        self._driver.switch_to.active_element.send_keys(key)
 
     def wait(self, condition: str, seconds: float = 5) -> None:
-        """Until a function with this body returns something true."""
-        WebDriverWait(self._driver, seconds, poll_frequency=0.02).until(lambda _: self.js(condition))
+        """Until an expression is true."""
+        until = WebDriverWait(self._driver, seconds, poll_frequency=0.02).until
+        until(lambda _: self.js(f"return {condition}"))
+
+    def column(self, label: str) -> list[str]:
+        """The texts of a column of the table of policies, as shown."""
+        number = self.header(label)
+        return self.each(".policies tbody tr:not(.detail)", f"one.cells[{number}].textContent")
 
     def header(self, label: str) -> int:
         """The number of a column of the table of policies."""
-        labels = self.js("return [...document.querySelectorAll('.policies th button')].map((one) => one.firstChild.textContent)")
-        return int(labels.index(label))
+        return self.each(".policies th button", "one.firstChild.textContent").index(label)
 
-    def click_header(self, label: str) -> None:
-        """Sort by a column."""
-        self.js("document.querySelectorAll('.policies th button')[arguments[0]].click()", self.header(label))
-
-    def slide(self, name: str, limit: float) -> None:
-        """Move a slider to the highest value that keeps a limit."""
-        values = self.js("return [...new Set(readStudies(JSON.parse(document.getElementById('document').textContent))[0].places.map((one) => one[arguments[0]]))].sort((a, b) => a - b)", name)
-        at = max(0, sum(one <= limit for one in values) - 1)
-        script = "const one = document.querySelector(`[data-limit='${arguments[0]}']`); one.value = arguments[1]; one.dispatchEvent(new Event('input'))"
-        self.js(script, name, at)
-
-    def console(self) -> list[str]:
-        """What the console has said since the last call: errors, warnings, violations of the policy."""
-        return [entry["message"] for entry in self._driver.get_log("browser")]
-
-    def requests(self) -> list[str]:
-        """Addresses that were asked for since the last call, whatever came of it."""
+    def logged(self) -> tuple[list[str], list[str]]:
+        """Since the last call: what the console said, and which addresses were asked for, whatever came of it."""
+        console = [entry["message"] for entry in self._driver.get_log("browser")]
         events = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
-        return [
-            event["params"].get("request", event["params"]).get("url", "")
-            for event in events
-            if event["method"] in _LOADS
-        ]
+        asked = [one["params"] for one in events if one["method"] in _LOADS]
+        return console, [one.get("request", one).get("url", "") for one in asked]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .chrome import Chrome, chrome_or_skip
-from .pages import write_page
+from .pages import PAGES, write_page
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,8 @@ def chrome() -> Iterator[Chrome]:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``faster.html``, ``cheapest.html``, ``bigger.html``, ``all.html`` and ``hostile.html``."""
+    """A folder with ``faster.html`` and the others."""
     folder = tmp_path_factory.mktemp("pages")
-    for name in ("faster", "cheapest", "bigger", "all", "hostile"):
+    for name in PAGES:
         write_page(name, folder / f"{name}.html")
     return folder

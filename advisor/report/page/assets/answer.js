@@ -8,7 +8,7 @@ function answerCard(study) {
     el(
       "div",
       {class: "answer"},
-      el("div", {}, el("p", {class: "label"}, "The answer"), el("h2", {id: "answer-title"}, answer.headline), figureList(answer), confirmationBox(answer)),
+      el("div", {}, el("p", {class: "label"}, "The answer"), el("h2", {id: "answer-title", class: answer.headline.length > 80 && "long"}, answer.headline), figureList(answer), confirmationBox(answer)),
       el("div", {class: "apply"}, el("p", {class: "label"}, "Apply it"), answer.apply.map(({label, text}) => codeBlock(label, text, "wrapped")), moreToApply(answer)),
     ),
     reasons(answer),
@@ -23,7 +23,7 @@ function figureList({figures}) {
 const STATES = {
   confirmed: {title: "Confirmed.", shape: "M4 10.5l4 4 8-9"},
   "not confirmed": {title: "Not confirmed.", shape: "M10 4v7M10 14.5v1", look: "unsure"},
-  "not run": {title: "Not run again.", shape: "M5 5l10 10M15 5L5 15", look: "failed"},
+  "not run": {title: "Not run.", shape: "M5 5l10 10M15 5L5 15", look: "failed"},
 };
 
 function confirmationBox({state, confirmation}) {
@@ -31,8 +31,8 @@ function confirmationBox({state, confirmation}) {
   const {title, shape, look = state} = STATES[state];
   const mark = svg("svg", {width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true"},
     svg("path", {d: shape, stroke: "currentColor", "stroke-width": 2.25, fill: "none", "stroke-linecap": "round", "stroke-linejoin": "round"}));
-  const rest = confirmation.replace(/^(Not confirmed|Confirmed|Not run)[:.]\s*/, "");
-  return el("div", {class: `status ${look}`}, mark, el("p", {}, el("strong", {}, title), " ", rest.charAt(0).toUpperCase() + rest.slice(1)));
+  const [, begin, rest] = /^((?:Confirmed|Not confirmed|Not run)[^:.]*[:.])\s+(.*)$/s.exec(confirmation) ?? [null, title, confirmation];
+  return el("div", {class: `status ${look}`}, mark, el("p", {}, el("strong", {}, begin), " ", rest));
 }
 
 function reasons({why}) {

@@ -88,7 +88,7 @@ function sharedPicture(studies) {
 
 /** Throughput against batch of one study, on the scale of all. */
 function curvesBeside(study, studies) {
-  const most = Math.max(...studies.flatMap((one) => pointsOf(colouredCurves(one)).map((point) => point.high ?? point.rate)));
+  const most = Math.max(...studies.map((one) => highest(pointsOf(colouredCurves(one)))).filter(Number.isFinite));
   const curves = colouredCurves(study);
   const points = pointsOf(curves);
   const title = `Throughput: ${study.name}`;

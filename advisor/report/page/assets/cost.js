@@ -117,7 +117,7 @@ function costChart(points, state, width) {
       Plot.line(frontier, {x, y, curve: "step-after", stroke: "var(--series-0)", strokeWidth: 1.75}),
       ...["profiled", "measured"].map((source) => sourceDots(dominated.filter((one) => one.source === source), source, {x, y, color: REST, radius: 4})),
       ...["profiled", "measured"].map((source) => sourceDots(frontier.filter((one) => one.source === source), source, {x, y, color: "var(--series-0)", radius: 5.5})),
-      Plot.text(frontier, {x, y, text: (one) => `${one.devices}`, dy: -13, fill: "var(--quiet)", stroke: "var(--surface)", strokeWidth: 3}),
+      Plot.text(frontier, {x, y, text: (one) => `${one.devices}`, dx: -11, dy: 12, fill: "var(--quiet)", stroke: "var(--surface)", strokeWidth: 3}),
       pick && Plot.dot([pick], {x, y, r: 10, stroke: "var(--series-1)", strokeWidth: 3, className: "picked"}),
       pick && Plot.text([pick], {x, y, text: () => "pick", dx: 15, textAnchor: "start", fontWeight: 650, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 4}),
       tips(points, {x, y, title: (one) => `${one.name}, batch ${one.batch}\n${one.devices} ${one.devices === 1 ? "device" : "devices"}: ${usd(y(one))} for ${ITERATIONS} iterations\n${seconds(one.latency)} each, ${one.frontier ? "on the frontier" : "dominated"}`}),

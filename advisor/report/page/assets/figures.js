@@ -194,7 +194,7 @@ function sourceEntries(points, {line = false, spread = false} = {}) {
 /** Ticks of a logarithmic axis: the values themselves where few, else powers of two. */
 function batchTicks(values, most = 9) {
   const distinct = [...new Set(values)].sort((a, b) => a - b);
-  if (distinct.length <= most) return distinct;
+  if (distinct.length <= most) return distinct.reduce((kept, one) => (kept.length && one < 1.5 * kept.at(-1) ? kept : [...kept, one]), []);
   const powers = [];
   for (let one = 2 ** Math.floor(Math.log2(distinct[0])); one <= distinct.at(-1); one *= 2) powers.push(one);
   const inside = powers.filter((one) => one >= distinct[0]);

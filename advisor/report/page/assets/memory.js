@@ -19,17 +19,17 @@ function timelinePicture(study) {
   }
   const all = followed.flatMap((line) => line.moments.flatMap((moment, at) => PARTS.map(([part]) => ({line, moment, at, part, bytes: moment.parts[part] ?? 0}))));
   const used = PARTS.filter(([part]) => all.some((one) => one.part === part && one.bytes > 0));
-  const source = SOURCES[followed[0].source].words;
+  const limited = limitShown(study, followed.flatMap((line) => line.moments.map(total)));
   return picture({
     id, title, full: true,
-    lead: `What is alive from the first operator of a step to the last: ${source}, ${followed[0].obtained}.`,
+    lead: `What is alive from the first operator of a step to the last. ${followed[0].obtained}${study.limit == null || limited ? "" : ` The limit of ${bytes(study.limit)} lies far above.`}`,
     words: `Memory over one step, stacked by category. ${followed.map((line) => {
       const peak = line.moments.reduce((a, b) => (total(b) > total(a) ? b : a));
       return `${line.name}: peak ${bytes(total(peak))}, ${peak.phase}${line.operator ? ` (${line.operator})` : ""}.`;
     }).join(" ")}`,
     legend: legendOf([
       ...used.map(([, words, color]) => ({color, square: true, words})),
-      ...(limitShown(study, followed.flatMap((line) => line.moments.map(total))) ? [{color: "var(--bad)", line: true, words: `limit ${bytes(study.limit)}`}] : []),
+      ...(limited ? [{color: "var(--bad)", line: true, words: `limit ${bytes(study.limit)}`}] : []),
     ]),
     draw: (width) => timelineChart(study, followed, all, used, width),
     table: () => plainTable("Memory at each moment of a step", [
@@ -45,6 +45,17 @@ function total(moment) {
   return Object.values(moment.parts ?? {}).reduce((a, b) => a + b, 0);
 }
 
+/** The phases whose names do not run into the one before. */
+function withRoom(changes, scale) {
+  let end = 0;
+  return changes.filter(({at, phase}) => {
+    const begin = at * scale;
+    if (begin < end) return false;
+    end = begin + phase.length * 6.5 + 8;
+    return true;
+  });
+}
+
 /** The limit is drawn where it is near: far above, it would flatten what there is to see. */
 function limitShown(study, amounts) {
   return study.limit != null && study.limit <= 3 * Math.max(...amounts, 0);
@@ -54,7 +65,7 @@ function timelineChart(study, followed, all, used, width) {
   const peak = Math.max(...followed.flatMap((line) => line.moments.map(total)));
   const limit = limitShown(study, [peak]);
   const [unit, name] = byteUnit(Math.max(peak, limit ? study.limit : 0));
-  const height = width < 560 ? 190 : 220;
+  const height = (width < 560 ? 190 : 220) + (limit ? 40 : 0);
   const charts = followed.map((line) => {
     const mine = all.filter((one) => one.line === line && used.some(([part]) => part === one.part));
     const ends = mine.filter((one) => one.at === line.moments.length - 1).map((one) => ({...one, at: line.moments.length}));
@@ -69,7 +80,7 @@ function timelineChart(study, followed, all, used, width) {
       marks: [
         Plot.areaY([...mine, ...ends], {x: "at", y: (one) => one.bytes / unit, fill: "part", curve: "step-after", order: used.map(([part]) => part), stroke: "var(--surface)", strokeWidth: 0.5}),
         Plot.ruleX(changes.slice(1), {x: "at", stroke: "var(--quiet)", strokeDasharray: "2 3"}),
-        Plot.text(changes, {x: "at", text: "phase", frameAnchor: "bottom", textAnchor: "start", dx: 4, dy: 18, fill: "var(--quiet)"}),
+        Plot.text(withRoom(changes, (width - 76) / last), {x: "at", text: "phase", frameAnchor: "bottom", textAnchor: "start", dx: 4, dy: 18, fill: "var(--quiet)"}),
         Plot.ruleY([0], {stroke: "var(--quiet)"}),
         limit && Plot.ruleY([study.limit / unit], {stroke: "var(--bad)", strokeWidth: 1.75}),
         Plot.text([line], {frameAnchor: "top-left", text: (one) => shortened(one.name, Math.floor(width / 7)), dy: -30, dx: -50, fontWeight: 600, textAnchor: "start"}),
@@ -89,7 +100,7 @@ function peaksPicture(study) {
   const id = "peaks";
   const title = "What fills the memory";
   const shown = study.policies.filter((one) => one.parts && one.peak != null).slice(0, 60);
-  const telling = [...shown].sort((a, b) => (b.roles.length > 0) - (a.roles.length > 0)).slice(0, 8).sort((a, b) => shown.indexOf(a) - shown.indexOf(b));
+  const telling = tellingPolicies(shown, 8);
   if (!telling.length) return picture({id, title, missing: "No peak was measured in this study.", full: true});
   const rows = telling.flatMap((policy) => PARTS.map(([part]) => ({policy, part, bytes: policy.parts[part] ?? 0})));
   const used = PARTS.filter(([part]) => rows.some((one) => one.part === part && one.bytes > 0));
@@ -107,6 +118,14 @@ function peaksPicture(study) {
       {label: "peak", cell: (one) => bytes(one.peak), number: true},
     ], shown),
   });
+}
+
+/** Those with a role, then the first of each other combination, then the rest; in their own order. */
+function tellingPolicies(policies, most) {
+  const firsts = new Set(policies.filter((one, at) => policies.findIndex((two) => two.combination === one.combination) === at));
+  const weight = (one) => (one.roles.length ? 2 : firsts.has(one) ? 1 : 0);
+  const chosen = [...policies].sort((a, b) => weight(b) - weight(a)).slice(0, most);
+  return policies.filter((one) => chosen.includes(one));
 }
 
 function peaksChart(study, telling, rows, used, limit, width) {

@@ -41,7 +41,7 @@ function sizeChart(study, points, failed, lines, width) {
   return chart({
     width, height: width < 560 ? 320 : 380, marginLeft: 56, marginRight: 40, inset: 12,
     x: {type: log ? "log" : "linear", nice: !log, ticks: width < 560 ? 4 : 8, label: `Parameters of the model${log ? " (log scale)" : ""} →`, labelAnchor: "center", tickFormat: (one) => parameters(one)},
-    y: {domain: [0, most * 1.06], grid: true, label: "↑ Throughput (samples/s)", tickFormat: tick},
+    y: {domain: [0, most * 1.06], grid: true, ticks: 6, label: "↑ Throughput (samples/s)", tickFormat: tick},
     color: {type: "identity"},
     marks: [
       Plot.ruleY([0], {stroke: "var(--quiet)"}),

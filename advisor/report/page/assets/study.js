@@ -125,7 +125,10 @@ function sentence(text) {
 function keyFigures(raw, winner, baseline) {
   const {gain} = raw.answer;
   const shown = [];
-  if (gain) shown.push({value: gain.metric === "cost" ? signed(gain.times.value - 1) : times(gain.times.value), under: gain.words});
+  if (gain && winner !== baseline) {
+    const cost = gain.metric === "cost";
+    shown.push({value: cost ? signed(gain.times.value - 1) : times(gain.times.value), under: cost ? "cost of an iteration, against the baseline" : gain.words.replace(/^[\d.,]+ times /, "")});
+  }
   if (winner?.rate != null) {
     shown.push({
       value: significant(winner.rate),
@@ -168,7 +171,7 @@ function readTimeline(raw, policy) {
     phase: raw.phases.findLast(([first]) => first <= at)?.[1] ?? "",
     parts: {...Object.fromEntries(Object.entries(parts).map(([part, values]) => [part, values[at]])), other: rest},
   }));
-  return {...raw, name: `${policy.name}, micro-batch ${raw.micro_batch}${roleWords(policy)}`, moments, limit: raw.limit_bytes};
+  return {...raw, operator: (raw.operator ?? "").replace(/\.default$/, ""), name: `${policy.name}, micro-batch ${raw.micro_batch}${roleWords(policy)}`, moments, limit: raw.limit_bytes};
 }
 
 function readPlace(raw, policy, knee) {

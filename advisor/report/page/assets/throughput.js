@@ -81,12 +81,12 @@ function throughputChart(curves, points, width, most = null) {
     width, height: narrow ? 320 : 400,
     marginLeft: 56, marginRight: narrow ? 84 : 110,
     x: {type: "log", base: 2, ticks: batchTicks(points.map((one) => one.batch), narrow ? 6 : 10), tickFormat: (one) => String(one), label: "Micro-batch (samples) →", labelAnchor: "center", inset: 12},
-    y: {...(most ? {domain: [0, most]} : {zero: true}), nice: true, grid: true, label: "↑ Throughput (samples/s)", ticks: 6, tickFormat: tick},
+    y: {domain: [0, most ?? highest(points)], nice: true, grid: true, label: "↑ Throughput (samples/s)", ticks: 6, tickFormat: tick},
     color: {type: "identity"},
     marks: [
       lines(["predicted", "simulated"], {strokeDasharray: SOURCES.predicted.dash, strokeWidth: 1.5}),
       lines(["measured", "profiled"], {}),
-      Plot.ruleX(ordered.filter((one) => one.low != null), {x: "batch", y1: "low", y2: "high", stroke: color, strokeWidth: 2}),
+      Plot.ruleX(ordered.filter((one) => one.low != null), {x: "batch", y1: "low", y2: "high", stroke: color, strokeWidth: 2, clip: true}),
       Plot.ruleY([0], {stroke: "var(--quiet)"}),
       ...Object.keys(SOURCES).reverse().map((source) =>
         sourceDots(ordered.filter((one) => one.source === source), source, {x: "batch", y: "rate", color})),
@@ -99,6 +99,12 @@ function throughputChart(curves, points, width, most = null) {
       ].filter(Boolean).join("\n")}),
     ],
   });
+}
+
+/** The upper end of the axis: all points, and intervals as far as they do not flatten these. */
+function highest(points) {
+  const most = Math.max(...points.map((one) => one.rate));
+  return Math.min(Math.max(...points.map((one) => one.high ?? one.rate)), 1.6 * most);
 }
 
 function interval(low, high, show = significant) {
