@@ -123,8 +123,8 @@ def page(rows: Sequence[Row], device: str) -> str:
     lines = [
         "# Size of the report page",
         "",
-        "`python -m benchmarks.report_writing DIR` writes the page of a finished study as it is, of that study grown to",
-        "200 policies (each with other methods, a profiling run and a measurement of the study), and of five of those",
+        "`python -m benchmarks.report_writing DIR` writes the page of a finished study as it is, of that study grown",
+        "to 200 policies (each with other methods, a profiling run and a measurement of the study), and of five of those",
         "side by side. *Read* is the time to read the study folders as they are, *write* to make the page: medians of",
         f"{_TIMES} times. A page may have {_MOST_BYTES / 1e6:.0f} MB.",
         "",
