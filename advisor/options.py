@@ -210,13 +210,8 @@ _SHARED = (
             "exact, rounding, precision, lossy (default) or model: how far training may differ from plain training",
             choices=("exact", "rounding", "precision", "lossy", "model"),
         ),
-    ),
-    Row(
-        (
-            Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
-            Option("--methods", "A,B", "only these, and each must apply", "names"),
-        ),
-        "default, all, exact or FILE; only these",
+        Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
+        Option("--methods", "A,B", "only these, and each must apply", "names"),
     ),
     Row(
         (
@@ -244,7 +239,7 @@ _SHARED = (
         Option(
             "--wait-idle",
             "TIME",
-            "first wait, at most so long (10m), until others are idle",
+            "wait first, at most so long (10m), for an idle machine",
             "duration",
             field="wait_idle_seconds",
             bare="10m",
