@@ -36,9 +36,11 @@ Every key that a trainer might set by itself is written out, because no trainer'
 `--into`, what would contradict the policy is removed, and every change is printed.
 
 What stands behind a mark: every configuration was read by the library and version below, and the tests do so again
-wherever it is installed. For the batch, accumulation, clipping, `checkpoint`, `fused_optimizer` and `precision` in bf16
-of `hf`, and for what `lightning` and `accelerate` say of these, they also train two steps on a CPU and compare the
-parameters with the wrapper's. Formats that need a GPU, and several devices, are read but were not trained.
+wherever it is installed. Trained two steps on a CPU, with the parameters that the wrapper reaches: the batch,
+accumulation, clipping, `checkpoint`, `fused_optimizer` and `precision` in bf16 of `hf`, `lightning`, `accelerate`,
+`deepspeed` and `llamafactory`, as far as they say them; `adam_low_bit` and `compile` of `hf`; on two ranks `ddp` of
+`hf`, `accelerate` and `lightning`, and there `gradient_compression`; fp16, tf32 and `fsdp` of `hf` on a CUDA
+device in software, as no GPU was there. What `torchtitan` and `axolotl` say was read by them, but not trained.
 """
 
 ADAPTERS = """\

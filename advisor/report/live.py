@@ -134,6 +134,10 @@ class LiveProgress(Progress):
         self._doing_since = self._clock()
         self._change(doing=text, policy="")
 
+    def waited(self, seconds: float) -> None:
+        """Show as much time left as before."""
+        self._started += seconds
+
     def trial_started(self, number: int, policy: Policy, doing: str) -> None:
         """Show the trial under way."""
         self._doing_since = self._clock()

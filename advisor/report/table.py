@@ -32,7 +32,7 @@ from advisor.report.wording import (
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
 
-__all__ = ["RankingTable", "not_measured_table", "refused_settings_table"]
+__all__ = ["RankingTable", "not_measured_part", "not_measured_table", "refused_part", "refused_settings_table"]
 
 _WIDE = 136
 """From this width on a policy and its measurements share a line."""
@@ -156,6 +156,40 @@ class RankingTable:
 
     def _style(self, candidate: Candidate) -> str:
         return "bold green" if candidate == self.recommendation.winner else ""
+
+
+def not_measured_part(answer: Recommendation, *, verbose: bool) -> RenderableType | None:
+    """What has no measurement: all of it, or one line for each outcome with the count; ``None`` if there is none."""
+    if not answer.not_measured:
+        return None
+    if verbose:
+        return not_measured_table(answer.not_measured)
+    reasons: dict[str, list[str]] = {}
+    for one in sorted(answer.not_measured, key=_best_expected_first):
+        reasons.setdefault(one.outcome.value, []).append(one.reason)
+    return _in_short("Not measured", reasons)
+
+
+def refused_part(answer: Recommendation, *, verbose: bool) -> RenderableType | None:
+    """Settings that no policy could use here: all of them, or one line for each method with the count; or ``None``."""
+    if not answer.refused_settings:
+        return None
+    if verbose:
+        return refused_settings_table(answer.refused_settings)
+    reasons: dict[str, list[str]] = {}
+    for label, reason in answer.refused_settings.items():
+        reasons.setdefault(label.partition("(")[0], []).append(reason)
+    return _in_short("Not applicable here", reasons)
+
+
+def _in_short(title: str, reasons: Mapping[str, Sequence[str]]) -> RenderableType:
+    """One line for each group, cut at the edge: how many there are, and the first reason."""
+    lines = [Text.assemble((title, "bold"), (" (-v lists all, with their reasons)", "dim"))]
+    for name, some in reasons.items():
+        count = f" ({len(some)})" if len(some) > 1 else ""
+        first = next((one for one in some if one), "")
+        lines.append(Text(f"  {name}{count}{f': {first}' if first else ''}", no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)
 
 
 def not_measured_table(candidates: Sequence[Candidate], *, rows: int = 12) -> RenderableType:

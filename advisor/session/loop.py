@@ -23,6 +23,7 @@ from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.text.records import DamagedError, decode_record, encode_record
+from advisor.text.units import format_duration
 from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]
@@ -107,8 +108,9 @@ class SearchLoop:
             if self._comparing is not None:
                 room = self._budget.may_compare_another(max(1, leaders - len(self._led)))
             if self._ledger.candidates and not room:
-                return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
-                    self._stopping.what_more()
+                return (
+                    f"the time limit of {format_duration(self._budget.limit_seconds)} leaves no room for another trial"
+                    + (self._stopping.what_more())
                 )
             reason = self._stopping.reason()
             if reason is not None and (self._comparing is None or self._combinations >= _FEWEST_COMPARED):

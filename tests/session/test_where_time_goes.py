@@ -70,7 +70,7 @@ def test_a_winner_without_methods_says_where_its_own_time_goes() -> None:
 @pytest.mark.parametrize(
     ("candidates", "trials", "options", "asked"),
     [
-        ([PLAIN, WINNER], FakeTrials(None, None), {}, 1),
+        ([PLAIN, WINNER], FakeTrials(None, None), {}, 2),
         ([PLAIN, WINNER], FakeTrials(work_of(FORWARD), None), {}, 2),
         ([PLAIN, WINNER], FakeTrials(None, None), {"known": False}, 0),
         ([PLAIN, WINNER], FakeTrials(None, None), {"seconds": 5.0}, 0),

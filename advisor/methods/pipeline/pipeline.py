@@ -13,7 +13,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.hardware.mesh import Mesh, MeshAxis
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.pipeline.schedule_rules import SCHEDULES, stages_per_rank
-from advisor.methods.recompute.block_rules import judge_chain
+from advisor.methods.recompute.block_rules import judge_chain, require_blocks
 from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -116,9 +116,8 @@ class Pipeline(Method):
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Take the blocks of other devices out of the model, and run its passes by the schedule."""
         from advisor.methods.pipeline._staged_training import StagedTraining
-        from advisor.training.structure import find_blocks
 
-        blocks = find_blocks(training.model, training.blocks)
+        blocks = require_blocks(training)
         bounds = _read(training.settled[self.name], len(blocks)) if self.name in training.settled else None
         cut = StagedTraining(
             training,

@@ -29,12 +29,10 @@ def with_time_explained(context: StudyContext, trials: Trials, recommendation: R
         return recommendation
     context.progress.stage("following a step to see where its time goes")
     before = _step(plain, rates, trials)
-    if before is None:
-        return recommendation
     if not winner.policy.methods:
-        return _with(recommendation, (time_sentence(before, "plain training"),))
-    after = _step(winner, rates, trials)
-    if after is None:
+        return recommendation if before is None else _with(recommendation, (time_sentence(before, "plain training"),))
+    after = _step(winner, rates, trials)  # the report shows its memory, whatever is known of its time
+    if before is None or after is None:
         return recommendation
     return _with(recommendation, explain_time(before, after, winner.policy.methods))
 
