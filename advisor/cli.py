@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.cli_catalogue import catalogue
+from advisor.cli_export import export
 from advisor.cli_report import report
 from advisor.command_line import (
     EXIT_USER_ERROR,
+    NEXT,
     check_parser,
     complain,
     export_parser,
@@ -39,7 +41,6 @@ _Result = TypeVar("_Result")
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
 EXIT_DOES_NOT_FIT = 3
-EXIT_NOT_EXPORTED = 3
 EXIT_STALE = 3
 EXIT_NOT_KEPT = 4
 EXIT_MOVED = 4
@@ -79,13 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments:
-        sys.stdout.write(tune_parser().format_help())
+        sys.stdout.write(NEXT)
         return EXIT_USER_ERROR
     if arguments[0] == "--version":
         from advisor import __version__
 
         print(f"momadvise {__version__}")
         return EXIT_OK
+    if arguments[0] == "completion":
+        from advisor.completion import completion
+
+        return completion(*arguments[1:])
     options: argparse.Namespace | None = None
     run = _advise
     if arguments[0] == "predict":
@@ -93,7 +98,7 @@ def _dispatch(arguments: list[str]) -> int:
     elif arguments[0] == "verify":
         options, run = verify_parser().checked(arguments[1:]), _verify
     elif arguments[0] == "export":
-        options, run = export_parser().checked(arguments[1:]), _export
+        options, run = export_parser().checked(arguments[1:]), export
     elif arguments[0] == "check":
         options, run = check_parser().checked(arguments[1:]), _check
     elif arguments[0] == "report":
@@ -209,35 +214,6 @@ def _verify(options: argparse.Namespace) -> int:
     found = _with_status(run_verification, VerifyRequest(policy_file=Path(options.policy), **_shared(options)))
     _print(options, lambda: json_verification(found), verification_view(found))
     return EXIT_OK if found.kept else EXIT_NOT_KEPT
-
-
-def _export(options: argparse.Namespace) -> int:
-    from advisor.errors import OptionError
-    from advisor.exports.config_file import new_configuration, patched_file
-    from advisor.exports.export import export_policy
-    from advisor.exports.trainers import TARGETS, get_target
-    from advisor.policy.file import load_policy_file
-    from advisor.report.console import SafeConsole
-    from advisor.report.export_view import export_view
-    from advisor.report.json_documents import json_export
-    from advisor.text.paths import path_of
-
-    if options.to is None:
-        export_parser().error(f"--to is needed: one of {', '.join(one.name for one in TARGETS)}")
-    export = export_policy(
-        load_policy_file(options.policy), get_target(options.to), max_grad_norm=options.max_grad_norm
-    )
-    patched = None if options.into is None else patched_file(path_of(options.into, "--into", OptionError), export)
-    written = export.complete or not options.strict
-    if patched is not None and written:
-        patched.write()
-    if options.json:
-        print(json_export(export, patched, written=written))
-    else:
-        SafeConsole(stderr=True).print(export_view(export, patched, written=written), crop=False)
-        if patched is None and written:
-            sys.stdout.write(new_configuration(export))
-    return EXIT_OK if written else EXIT_NOT_EXPORTED
 
 
 def _shared(options: argparse.Namespace) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from advisor.options import CHECK, EXPORT, GOAL, PREDICT, REPORT, TUNE, VERIFY, Option, Section, options_of
@@ -13,6 +15,7 @@ from advisor.text.printable import printable
 
 __all__ = [
     "EXIT_USER_ERROR",
+    "NEXT",
     "Parser",
     "check_parser",
     "complain",
@@ -36,7 +39,7 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise check POLICY [MODEL]  is a policy.yaml still right here?
        momadvise export POLICY         a policy as the settings of a trainer
        momadvise report DIR            what was measured, as a page of pictures
-       momadvise methods [NAME] | hardware    methods, devices and rates here
+       momadvise methods [NAME] | hardware | completion bash|zsh|fish
 
 Measures here how to train MODEL (a file with build_model() and make_batch(n),
 hf:TYPE, hf:ORG/NAME or a config.json), and writes policy.yaml and wrapper.py.
@@ -45,6 +48,19 @@ Ctrl-C keeps the best so far; the same command again continues.
 {sections}
   --version, -h, --help
 """
+
+NEXT = """\
+momadvise measures how to train a model on this machine. What to type next:
+
+  momadvise MODEL            the fastest training of a model (3.5 minutes)
+  momadvise predict MODEL    does it fit? Predicted in seconds
+  momadvise hardware         the devices here
+  momadvise --help           goals and options
+
+MODEL: a Python file with build_model() and make_batch(n), such as
+examples/gpt2.py; hf:gpt2, hf:ORG/NAME, or a config.json.
+"""
+"""What is printed where nothing was asked for."""
 
 _PREDICT = """\
 usage: momadvise predict MODEL [options]
@@ -142,11 +158,11 @@ class Parser(argparse.ArgumentParser):
         unlisted: tuple[Option, ...] = (),
     ) -> None:
         super().__init__(prog=prog, allow_abbrev=False)
-        self._help_text, self._sections = help_text, sections
+        self._help_text, self._sections, self._unlisted = help_text, sections, unlisted
         self._several = {name for name, times in arguments.items() if times == "+"}
         for name, times in arguments.items():
             self.add_argument(name, metavar=name.upper(), nargs=times)
-        for option in (*unlisted, *options_of(*sections)):
+        for option in self.options:
             if option.kind == "switch":
                 names = [name for name in (option.short, option.flag) if name]
                 self.add_argument(*names, dest=option.keyword, action="store_true")
@@ -160,17 +176,29 @@ class Parser(argparse.ArgumentParser):
                     choices=option.choices or None,
                 )
 
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Its options, in the order of the help."""
+        return (*self._unlisted, *options_of(*self._sections))
+
     def format_help(self) -> str:
         """Its help."""
         return self._help_text.format(sections="\n".join(line for one in self._sections for line in _lines(one)))
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
-        options = self.parse_args(arguments)
+        options = self.parse_args(list(self._with_values(arguments)))
         for name, value in vars(options).items():
             if isinstance(value, list) and name not in self._several:
                 self.error(f"argument {name}: expected one argument")
         return options
+
+    def _with_values(self, arguments: Sequence[str]) -> Iterator[str]:
+        """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
+        bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
+        for argument, following in itertools.pairwise([*arguments, ""]):
+            given = argument in bare and re.fullmatch(r"[\d.]+([hms]|ms|[\d.])*", following) is None
+            yield f"{argument}={bare[argument]}" if given else argument
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""

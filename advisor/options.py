@@ -42,6 +42,7 @@ class Option(NamedTuple):
         field: The field of the request that it sets, if named differently; ``record.field`` for a nested one.
         in_library: Whether it is a keyword of :func:`advisor.tune`.
         short: The same flag in one letter, if it has one.
+        bare: Its value where the flag is given without one; empty if it needs one.
     """
 
     flag: str
@@ -54,12 +55,13 @@ class Option(NamedTuple):
     field: str = ""
     in_library: bool = True
     short: str = ""
+    bare: str = ""
 
     @property
     def flags(self) -> str:
         """How it is typed, as the help shows it."""
         flags = f"{self.short}, {self.flag}" if self.short else self.flag
-        return f"{flags} {self.value}".rstrip()
+        return f"{flags} {f'[{self.value}]' if self.bare else self.value}".rstrip()
 
     @property
     def keyword(self) -> str:
@@ -233,7 +235,17 @@ _SHARED = (
         ),
         "when to stop (default: 40 policies, 3m30s)",
     ),
-    *_each(Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path")),
+    *_each(
+        Option(
+            "--wait-idle",
+            "TIME",
+            "wait first, at most so long (10m), for an idle machine",
+            "duration",
+            field="wait_idle_seconds",
+            bare="10m",
+        ),
+        Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path"),
+    ),
     Row(
         (_VERBOSE, Option("--timings", "", "show where the time of the run went", "switch", in_library=False)),
         "every refusal; where the time of the run went",

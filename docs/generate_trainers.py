@@ -39,8 +39,8 @@ What stands behind a mark: every configuration was read by the library and versi
 wherever it is installed. Trained two steps on a CPU, with the parameters that the wrapper reaches: the batch,
 accumulation, clipping, `checkpoint`, `fused_optimizer` and `precision` in bf16 of `hf`, `lightning`, `accelerate`,
 `deepspeed` and `llamafactory`, as far as they say them; `adam_low_bit` and `compile` of `hf`; on two ranks `ddp` of
-`hf`, `accelerate` and `lightning`, and there `gradient_compression`; fp16, tf32 and `fsdp` of `hf` on the CUDA device in
-software, as no GPU was there. What `torchtitan` and `axolotl` say was read by them, but not trained.
+`hf`, `accelerate` and `lightning`, and there `gradient_compression`; fp16, tf32 and `fsdp` of `hf` on a CUDA
+device in software, as no GPU was there. What `torchtitan` and `axolotl` say was read by them, but not trained.
 """
 
 ADAPTERS = """\

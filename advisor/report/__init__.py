@@ -1,4 +1,4 @@
 """Explain an answer: tables, reasons, the live display, JSON.
 
-Called by api, cli, cli_catalogue, session, trainers and its own folders.
+Called by api, cli, cli_catalogue, cli_export, session, trainers and its own folders.
 """

@@ -26,6 +26,7 @@ from advisor.text.units import (
     format_count,
     format_percent,
     format_rate,
+    format_seconds,
     format_spread,
     format_times,
     format_times_spread,
@@ -173,8 +174,8 @@ def timings_table(timings: Mapping[str, float]) -> RenderableType:
     whole = sum(timings.values()) or 1.0
     table = plain_table("Where the time went")
     table.add_column("what")
-    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     for what, seconds in sorted(timings.items(), key=lambda one: -one[1]):
-        table.add_row(what, f"{seconds:.1f}", format_percent(seconds / whole))
+        table.add_row(what, format_seconds(seconds), format_percent(seconds / whole))
     return table

@@ -80,6 +80,8 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
         goal = preparation.goal(kept.memory_limit_bytes)
         stored = load_answer(folder)
         searched = stored if stored is not None and _searched_enough(stored, request) else None
+        if stored is not None and searched is None and _not_reproduced(stored):
+            folder.forget_confirmations()
         if searched is not None and _picks_alike(searched.goal, goal):
             notes = put_right(searched, kept.fingerprints_with(identity_in(folder)), folder)
             if notes is not None:
@@ -113,7 +115,8 @@ def _notes(preparation: Preparation, kept: StudyMarker, folder: StudyFolder) -> 
     notes = list(preparation.notes)
     if kept.memory_limit_bytes > preparation.memory.limit_bytes:
         notes.append("less memory is free now than when this study began; its limit was kept")
-    notes += notes_on_load(preparation.hardware)
+    if preparation.request.wait_idle_seconds is None:
+        notes += notes_on_load(preparation.hardware)
     if aside := put_aside_damaged(folder.database):
         notes.append(
             f"{folder.database.name} was damaged: it is kept as {aside.name}, and is made anew from what was measured"
@@ -136,6 +139,8 @@ def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
     """
     if not stored.complete or _rests_on_chance(stored):
         return False
+    if request.wait_idle_seconds is not None and _not_reproduced(stored):
+        return False
     if stored.exhausted:
         return True
     return request.trials <= stored.trial_budget and request.time_limit_seconds <= stored.time_budget_seconds
@@ -155,6 +160,12 @@ def _rests_on_chance(stored: Answer) -> bool:
     # A candidate that was compared after it was lost, and then not timed, may not lead.
     lost = {key for key, outcome in last.items() if outcome is Outcome.LOST}
     return not lost <= measured or any(outcome.is_by_chance for outcome in ends)
+
+
+def _not_reproduced(stored: Answer) -> bool:
+    """Whether its wrapper ran far from its promise. Who asks to wait for an idle machine has it confirmed again."""
+    confirmation = stored.recommendation.confirmation
+    return confirmation is not None and confirmation.kept is not None and not confirmation.as_promised
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:

@@ -57,15 +57,18 @@ class BlockCall:
         Raises:
             MethodRefusedError: The block returns anything but one tensor.
         """
-        if self.place is None:
-            output = block(hidden, *self.args, **self.kwargs)
-        else:
-            output = block(*self.args, **{self.place: hidden}, **self.kwargs)
+        output = self.output(block, hidden)
         tensor = returned(output)
         if tensor is None:
             raise MethodRefusedError(f"{NO_CHAIN}, but {type(block).__name__} returns {_described(output)}")
         self.values = len(output) if isinstance(output, tuple) else 0
         return tensor
+
+    def output(self, block: Callable[..., Any], hidden: torch.Tensor) -> Any:
+        """What a block returns for a hidden state, with this call's other arguments."""
+        if self.place is None:
+            return block(hidden, *self.args, **self.kwargs)
+        return block(*self.args, **{self.place: hidden}, **self.kwargs)
 
     def rest(self) -> tuple[Any, ...]:
         """Everything but the hidden state, for comparison with another call."""

@@ -45,10 +45,10 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
     """The repeated blocks of a model, in the order of its modules and without wrappers; empty if nothing repeats.
 
     If the workload declares classes (``BLOCKS``), only these count. Otherwise candidates are classes with at least two
-    instances as direct children of ``nn.ModuleList`` or ``nn.Sequential``, each with at least two leaf modules, never
-    nested in themselves, together covering half of the model's leaf modules. Of these the class is taken whose number
-    of instances is nearest, in log scale, to the square root of the number of leaf modules: with that many equal
-    segments, checkpointing a chain needs the least memory (Chen et al. 2016).
+    instances as direct children of an ``nn.ModuleList``, ``nn.Sequential`` or ``nn.ModuleDict``, each with at least two
+    leaf modules, never nested in themselves, together covering half of the model's leaf modules. Of these the class is
+    taken whose number of instances is nearest, in log scale, to the square root of the number of leaf modules: with
+    that many equal segments, checkpointing a chain needs the least memory (Chen et al. 2016).
 
     Raises:
         WorkloadError: No module is of a declared class.
@@ -62,7 +62,7 @@ def find_blocks(model: nn.Module, declared: tuple[type, ...] = ()) -> list[nn.Mo
     leaves = _leaf_count(model)
     children: dict[type, dict[int, nn.Module]] = defaultdict(dict)
     for parent in model.modules():
-        if isinstance(parent, nn.ModuleList | nn.Sequential):
+        if isinstance(parent, nn.ModuleList | nn.Sequential | nn.ModuleDict):
             for child in map(unwrapped, parent.children()):
                 children[type(child)][id(child)] = child
     target = math.log(leaves) / 2

@@ -64,6 +64,7 @@ GIVEN: dict[str, tuple[list[str], dict[str, Any]]] = {
     "storage": (["--storage=study.journal"], {"storage": "study.journal"}),
     "trials": (["--trials=3"], {"trials": 3}),
     "time_limit": (["--time-limit=5m"], {"time_limit": 300.0}),
+    "wait_idle": (["--wait-idle=5m"], {"wait_idle": 300.0}),
     "output": (["--output=there"], {"output": Path("there")}),
 }
 
@@ -191,3 +192,20 @@ def test_an_option_of_one_goal_is_refused_by_the_others(section: Any, capsys: py
         given = [one for one in arguments if one.startswith((option.flag, "--iterations"))]
         assert main([MODEL, "--goal=faster", *given]) == 2
         assert f"belongs to --goal {section.goal}, but the goal is 'faster'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [
+        (["--wait-idle", MODEL], 600.0),
+        ([MODEL, "--wait-idle"], 600.0),
+        (["--wait-idle", "1m30s", MODEL], 90.0),
+        (["--wait-idle=90", MODEL], 90.0),
+        (["--wait-idle", "--trials", "3", MODEL], 600.0),
+    ],
+)
+def test_waiting_has_a_limit_of_its_own_where_none_is_given(arguments: list[str], seconds: float) -> None:
+    with pytest.raises(RequestedError) as raised:
+        main(arguments)
+    assert raised.value.request.wait_idle_seconds == seconds
+    assert raised.value.request.source.name == of_the_command().source.name

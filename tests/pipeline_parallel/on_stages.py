@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from advisor.errors import MomadviseError, StageLostError
+from advisor.errors import MethodRefusedError, MomadviseError, StageLostError
 from advisor.methods.pipeline._micro_batch_kinds import kind_of_all
 from advisor.methods.pipeline._pipeline_parallel import PipelineParallel
 from advisor.training.processes.cut import Cut, clip_across_cuts
@@ -26,6 +26,7 @@ from advisor.training.processes.world import current_world
 from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_blocks
 from tests.distributed.models import movement_error
+from tests.pipeline_parallel import other_chains
 from tests.pipeline_parallel.staged_models import VOCABULARY, ByHand, batch_of, build, loss_of, targets
 
 KINDS = ("by hand", "conditioned", "tuples", "torch's encoder", "gpt2", "llama", "bert", "vit")
@@ -388,6 +389,27 @@ def freed() -> dict[str, Any]:
         "left": left == own,
         "held": {name: one.numel() for name, one in found.items() if "wpe" in name or "wte" in name},
         "share": sum(one.numel() for one in found.values()) / whole,
+    }
+
+
+def on_other_chains() -> dict[str, Any]:
+    """Two schedules of models that can be cut, and what is said of others."""
+
+    def said(kind: str) -> str:
+        try:
+            stepped(kind, "1f1b")
+        except (MethodRefusedError, StageLostError) as error:
+            return str(error)
+        return "nothing"
+
+    return {
+        "cut": {
+            f"{kind}, {schedule}": tried(lambda kind=kind, schedule=schedule: stepped(kind, schedule))
+            for kind in other_chains.CUT
+            for schedule in ("1f1b", "zero_bubble")
+            if schedule == "1f1b" or kind in other_chains.IN_EVERY_SCHEDULE or kind in other_chains.SHARED
+        },
+        "refused": {kind: said(kind) for kind in other_chains.REFUSED},
     }
 
 

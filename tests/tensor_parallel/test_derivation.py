@@ -192,7 +192,7 @@ def test_a_loss_on_what_a_region_computes_is_refused() -> None:
     model = Penalized(Block)
     found = derive(model, list(model.blocks), lambda model: model(tokens()), 2)
     assert not any(plan.regions for plan in found.plans)
-    with pytest.raises(MethodRefusedError, match=r"attention\.qkv: the loss uses what they compute"):
+    with pytest.raises(MethodRefusedError, match=r"attention\.qkv: the loss reads them, or what they compute"):
         found.require(sequence=False)
 
 

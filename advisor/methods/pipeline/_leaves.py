@@ -11,7 +11,7 @@ from torch import nn
 
 from advisor.training.saved.graph import graph_nodes
 
-__all__ = ["frozen_shown", "leaves_of_graph", "nodes_before"]
+__all__ = ["frozen_shown", "is_made_from", "leaves_of_graph", "nodes_before"]
 
 
 def leaves_of_graph(outputs: Iterable[torch.Tensor], *, without: frozenset[Any] = frozenset()) -> set[int]:
@@ -20,6 +20,16 @@ def leaves_of_graph(outputs: Iterable[torch.Tensor], *, without: frozenset[Any] 
     found = {id(output) for output in outputs if output.is_leaf and output.requires_grad}
     nodes = graph_nodes(outputs, lambda node: node not in without)
     return found | {id(node.variable) for node in nodes if isinstance(getattr(node, "variable", None), torch.Tensor)}
+
+
+def is_made_from(output: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a tensor is another one, which requires a gradient, or was computed from it."""
+    if output is source:
+        return True
+    node = source.grad_fn
+    if node is None:
+        return id(source) in leaves_of_graph([output])
+    return any(each is node for each in graph_nodes([output]))
 
 
 def nodes_before(output: torch.Tensor) -> frozenset[Any]:

@@ -1,9 +1,9 @@
 """One stage of a model, run through the model's own forward function and the user's own loss.
 
-Blocks before the stage hand on what they are given, the first own block takes what came from the stage before, and an
+Blocks before the stage hand on what they are given, the last of them returns what came from the stage before, and an
 exception leaves the forward function after the last own block, except in the last stage, which goes on to the loss.
-Masks, positions and whatever else a model computes before its blocks is computed on every stage from the batch, so that
-only hidden states travel.
+What a model computes between two blocks is thus computed where the second of them is. Masks, positions and whatever
+else it computes before its blocks is computed on every stage from the batch, so that only hidden states travel.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ import torch
 
 from advisor.errors import MethodRefusedError
 from advisor.methods.pipeline._common_draws import CommonDraws
-from advisor.training.block_call import NO_CHAIN, BlockCall, as_returned
+from advisor.methods.pipeline._leaves import is_made_from
+from advisor.methods.pipeline._returned import Form, as_form, form_of, hidden_of
+from advisor.training.block_call import BlockCall
 from advisor.training.processes.cut import LeftPass
 
 __all__ = ["Mark", "Passage", "Run"]
 
 Mark = tuple[float, int]
 """Seconds on a clock, and bytes that live."""
+
+_RULE = (
+    "stages of a pipeline are made of blocks that take a tensor and return one, or one first, each called once, on "
+    "what the one before it returned or on what is computed from that"
+)
 
 
 class Run:
@@ -40,6 +47,7 @@ class Run:
         next: Number of the block to be called next.
         stands_in: In the place of what blocks before the stage return, if watched: leaves of the graph.
         last_hidden: What the last block of the stage returned, in the last stage.
+        forms: How its own blocks returned hidden states, in their order.
         marks: What the gauge showed at the beginning, before and after each own block, and at the end.
     """
 
@@ -60,6 +68,10 @@ class Run:
         self.next = 0
         self.stands_in: list[torch.Tensor] = []
         self.last_hidden: torch.Tensor | None = None
+        self.forms: list[Form] = []
+        # If watched: what the last block that was called has returned, and what the first own block was given.
+        self.returned: torch.Tensor | None = None
+        self.given: torch.Tensor | None = None
         self.marks: list[Mark] = []
         self._gauge = gauge
 
@@ -81,11 +93,15 @@ class Passage:
         draws: Random numbers of the stages.
 
     Attributes:
-        values: How many values blocks return in a tuple (:attr:`BlockCall.values`).
+        forms: Number of a block -> how it returns hidden states.
+        usual: How blocks do of which that is not known.
+        is_written: Whether an own block, or what precedes it, writes to what came from the stage before.
     """
 
     def __init__(self, draws: CommonDraws) -> None:
-        self.values = 0
+        self.forms: dict[int, Form] = {}
+        self.usual: Form = None
+        self.is_written = False
         self._draws = draws
         self._run: Run | None = None
 
@@ -119,11 +135,11 @@ class Passage:
         """
         read = BlockCall.read(block, args, kwargs)
         if read is None:
-            raise MethodRefusedError(f"{NO_CHAIN}, but block {number} is called without a tensor as its first argument")
+            raise MethodRefusedError(f"{_RULE}, but block {number} is called without a tensor as its first argument")
         hidden, call = read
-        run = self._at(number)
+        run = self._at(number, hidden)
         if number not in run.blocks:
-            return self._handed_on(run, hidden)
+            return self._handed_on(run, number, hidden)
         return self._own(run, number, block, hidden, call)
 
     def skip(self, number: int, hidden: Any) -> Any:
@@ -137,10 +153,23 @@ class Passage:
             MethodRefusedError: The blocks are not called as a chain.
         """
         if not isinstance(hidden, torch.Tensor):
-            raise MethodRefusedError(f"{NO_CHAIN}, but block {number} is called without a tensor as its first argument")
-        return self._handed_on(self._at(number), hidden)
+            raise MethodRefusedError(f"{_RULE}, but block {number} is called without a tensor as its first argument")
+        return self._handed_on(self._at(number, hidden), number, hidden)
 
-    def _at(self, number: int) -> Run:
+    def require_known(self, run: Run) -> None:
+        """Require that the own blocks returned what other stages take for granted.
+
+        Raises:
+            MethodRefusedError: They did not.
+        """
+        for number, form in zip(run.blocks, run.forms, strict=True):
+            if self.forms.get(number, form) != form:
+                raise MethodRefusedError(
+                    f"a stage of a pipeline must return as many values in every step, but block {number} returned "
+                    "others than in the first one"
+                )
+
+    def _at(self, number: int, hidden: torch.Tensor) -> Run:
         """The pass under way, in which this block is due."""
         run = self._run
         if run is None:
@@ -148,33 +177,51 @@ class Passage:
                 "a model whose blocks are on several devices only runs inside of Training.step and Training.evaluate"
             )
         if number != run.next:
-            raise MethodRefusedError(f"{NO_CHAIN}, but block {number} is called when block {run.next} is due")
+            raise MethodRefusedError(f"{_RULE}, but block {number} is called when block {run.next} is due")
         run.next += 1
+        before, run.returned = run.returned, None
+        if before is not None and before.requires_grad and not is_made_from(hidden, before):
+            raise MethodRefusedError(
+                f"{_RULE}, but what block {number} is called on does not depend on what block {number - 1} returned"
+            )
         return run
 
-    def _handed_on(self, run: Run, hidden: torch.Tensor) -> Any:
-        """What a block before the stage returns: what it was given, because nobody but the next block looks at it."""
-        if run.watched:
+    def _handed_on(self, run: Run, number: int, hidden: torch.Tensor) -> Any:
+        """What a block before the stage returns: what came from the stage before, or what it was given."""
+        if number == run.blocks.start - 1 and run.incoming is not None:
+            hidden, run.incoming = run.incoming, None
+        elif run.watched:
             hidden = hidden.detach()
-            hidden = hidden.requires_grad_() if hidden.is_floating_point() else hidden
+            if hidden.is_floating_point():
+                # Other values than in passes that are not watched: what a stage computes must not depend on them.
+                hidden = (0.7 - 1.3 * hidden).requires_grad_()
             run.stands_in.append(hidden)
-        return as_returned(hidden, self.values)
+        if run.watched or (self.is_written and number == run.blocks.start - 1):
+            hidden = hidden.clone()  # The model may write to what its own blocks returned, but not to a leaf.
+        if run.watched:
+            run.returned = run.given = hidden
+        return as_form(hidden, self.forms.get(number, self.usual), number)
 
     def _own(self, run: Run, number: int, block: torch.nn.Module, hidden: torch.Tensor, call: BlockCall) -> Any:
         if number == run.blocks.start:
             self._draws.begin_blocks()
-            if run.incoming is not None:
-                hidden, run.incoming = run.incoming, None
         run.mark()
-        hidden = call.run(block, hidden)
+        output = call.output(block, hidden)
         run.mark()
-        self.values = call.values
+        given, run.given = run.given, None
+        self.is_written |= given is not None and given._version > 0
+        found = hidden_of(output)
+        if found is None:
+            raise MethodRefusedError(f"{_RULE}, but {type(block).__name__} returns a {type(output).__name__}")
+        run.forms.append(form_of(output))
         if number == run.blocks.stop - 1:
             self._draws.end_blocks()
             if not run.is_last:
                 run.left = True
-                raise LeftPass(hidden)
+                raise LeftPass(found)
             if run.watched:
-                hidden = hidden.view_as(hidden)  # a node of its own, to tell what comes after it
-            run.last_hidden = hidden
-        return as_returned(hidden, call.values)
+                found = found.view_as(found)  # a node of its own, to tell what comes after it
+            run.last_hidden = found
+        if run.watched:
+            run.returned = found
+        return found if run.forms[-1] is None else (found, *output[1:])

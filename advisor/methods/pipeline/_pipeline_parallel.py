@@ -188,6 +188,8 @@ class PipelineParallel:
         model = self.model
         before = vars(model).get("forward")
         original = model.forward
+        passage = self._stages.passage
+        forms = dict(passage.forms)  # Without gradients, blocks may return other values.
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._passes += 1
@@ -202,6 +204,7 @@ class PipelineParallel:
                 del model.forward
             else:
                 model.forward = before
+            passage.forms = forms
 
     def complete_gradients(self) -> None:
         """Sum the gradients of parameters that several stages have; a second call in a step does nothing."""
@@ -334,6 +337,7 @@ class PipelineParallel:
                 "every stage of a pipeline must call its blocks in every step, but the loss did not; compute_loss must "
                 "call the model that it is given"
             )
+        self._stages.passage.require_known(run)
         output: torch.Tensor = value
         return output
 

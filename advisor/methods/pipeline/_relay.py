@@ -11,6 +11,7 @@ import torch
 
 from advisor.errors import MethodRefusedError, StageLostError, UserError
 from advisor.methods.pipeline._passage import Mark, Run
+from advisor.methods.pipeline._returned import Form
 from advisor.methods.pipeline._stage_ranks import PipelineRanks
 from advisor.methods.pipeline._stages import Stages
 
@@ -26,7 +27,7 @@ class Handed:
         shape: Their shape.
         dtype: Their format.
         requires_grad: Whether they depend on something that is trained.
-        values: Among how many values blocks return them in a tuple; 0 if alone.
+        forms: How the stage's blocks returned them.
         drew: Whether the pass drew random numbers.
         marks: As the pass began, each block began and ended, and the pass ended, if it was measured.
         error: The class and the text of an error that the stage raised.
@@ -37,7 +38,7 @@ class Handed:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     requires_grad: bool = False
-    values: int = 0
+    forms: tuple[Form, ...] = ()
     drew: bool = False
     marks: tuple[Mark, ...] = ()
     error: str = ""
@@ -108,7 +109,7 @@ class Relay:
             if failure is not None:
                 raise failure
             _require(own, stage, stages.count)
-            stages.passage.values = own.values
+            stages.passage.forms |= dict(zip(stages.blocks_of(stage), own.forms, strict=False))
             handed.append(own)
             if stage < stages.count - 1:
                 incoming = self._passed_on(stage, value, own)
@@ -120,7 +121,7 @@ class Relay:
 
     def _of_stage(self, run: Run, stage: int, number: int, function: Callable[[], Any]) -> tuple[Any, Handed]:
         left, value = self._stages.run(run, stage, number, function)
-        own = Handed(left=left, values=self._stages.passage.values)
+        own = Handed(left=left, forms=tuple(run.forms))
         if isinstance(value, torch.Tensor):
             own.shape, own.dtype, own.requires_grad = tuple(value.shape), value.dtype, value.requires_grad
         return value, own

@@ -98,22 +98,46 @@ class Rehearsal:
     def _leave_out(self, function: Callable[[], Any], calls: Calls, outputs: dict[int, torch.Tensor]) -> None:
         """Put stand-ins where a stage computes the same with them; every rank runs as many passes."""
         has_last = self._stages.count - 1 in self._stages.own
-        same = True
-
-        def compare(stage: int, run: Run, value: Any) -> None:
-            nonlocal same
-            same &= torch.equal(output_of_stage(value, is_last=run.is_last).detach(), outputs[stage])
-
         self.not_needed = stand_ins(self._stages.model, self.used, calls, has_last=has_last, device=self._device)
-        with undisturbed(list(self._stages.model.buffers()), self._device):
-            try:
-                self.handed, _ = self._relay.run(function, number=_NUMBER, seen=compare, gauge=self._gauge)
-            except (MethodRefusedError, StageLostError, RuntimeError, TypeError, ValueError):
-                same = False  # a stand-in of some rank
+        try:
+            same = _equal(self._outputs(function, gauge=self._gauge), outputs)
+        except (MethodRefusedError, StageLostError, RuntimeError, TypeError, ValueError):
+            same = False  # a stand-in of some rank
         if not same:
             self.undo()
         if self._relay.any_rank(not same):
-            self.run(function)
+            self._require_alone(function, outputs)
+
+    def _require_alone(self, function: Callable[[], Any], watched: dict[int, torch.Tensor]) -> None:
+        """Require that stages compute the same whatever the blocks before them seem to have returned.
+
+        Raises:
+            MethodRefusedError: They do not, although they compute the same in two passes that are alike.
+        """
+        outputs = self._outputs(function)
+        differs = not _equal(outputs, watched)
+        if not self._relay.any_rank(differs):
+            return
+        again = self._outputs(function)
+        if self._relay.any_rank(differs and _equal(outputs, again)):
+            raise MethodRefusedError(
+                "between stages of a pipeline only hidden states travel, from one block to the next, but what an "
+                "earlier block returns is also read by something else, without a gradient; use fsdp or tensor "
+                "parallelism for this model"
+            )
+
+    def _outputs(
+        self, function: Callable[[], Any], *, gauge: Callable[[], Mark] | None = None
+    ) -> dict[int, torch.Tensor]:
+        """What the stages of this rank return in a pass."""
+        outputs: dict[int, torch.Tensor] = {}
+
+        def seen(stage: int, run: Run, value: Any) -> None:
+            outputs[stage] = output_of_stage(value, is_last=run.is_last).detach().clone()
+
+        with undisturbed(list(self._stages.model.buffers()), self._device):
+            self.handed, _ = self._relay.run(function, number=_NUMBER, seen=seen, gauge=gauge)
+        return outputs
 
     def users(self, parameters: Mapping[str, nn.Parameter]) -> list[set[str]]:
         """For each rank the names of the parameters that it computes with; every rank calls it.
@@ -181,6 +205,10 @@ class Rehearsal:
         self.not_needed = []
 
 
+def _equal(outputs: dict[int, torch.Tensor], others: dict[int, torch.Tensor]) -> bool:
+    return all(torch.equal(output, others[stage]) for stage, output in outputs.items())
+
+
 def _between(began: Mark, ended: Mark) -> Cost:
     return Cost(ended[0] - began[0], activation_bytes=float(max(0, ended[1] - began[1])))
 
@@ -241,6 +269,7 @@ def used_in_stage(value: torch.Tensor, run: Run, blocks: set[int]) -> set[int]:
     if run.last_hidden is not None and leaves_of_graph([value], without=nodes_before(run.last_hidden)) & blocks:
         raise MethodRefusedError(
             "a stage of a pipeline has the parameters of its own blocks only, but the loss reads parameters of blocks "
-            "besides running them (such as a penalty on weights); put a penalty into the optimizer's weight_decay"
+            "besides running them (such as a penalty on weights, or a loss that blocks compute themselves); put a "
+            "penalty into the optimizer's weight_decay, or use fsdp or tensor parallelism"
         )
     return used

@@ -111,7 +111,19 @@ class StageModule(nn.Module):
         # In a trace it has no value, but every schedule takes micro-batches in their order.
         which = self._called % self._micro_batches if isinstance(number, FakeTensor) else int(number)
         self._called += 1
-        return self._compute(self.index, incoming if self.index else None, which)
+        return self._compute(self.index, _Received.apply(incoming) if self.index else None, which)  # type: ignore[no-untyped-call]
+
+
+class _Received(torch.autograd.Function):
+    """Hidden states as they came; their gradient is sent back, for which its elements must follow on each other."""
+
+    @staticmethod
+    def forward(ctx: Any, incoming: torch.Tensor) -> torch.Tensor:
+        return incoming.view_as(incoming)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].contiguous()
 
 
 def torch_stage(

@@ -19,6 +19,7 @@ from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, s
 from advisor.methods.pipeline._passage import Run
 from advisor.methods.pipeline._places import StageLink, linked, parameters_of_blocks
 from advisor.methods.pipeline._relay import Handed
+from advisor.methods.pipeline._returned import Form
 from advisor.methods.pipeline._stage_rehearsal import output_of_stage, used_in_stage
 from advisor.methods.pipeline._stages import Stages
 from advisor.training.block_call import BlockCall
@@ -37,6 +38,7 @@ class _Look(NamedTuple):
         before: Identities of the leaves of what the first block of a model is given.
         beside: Of what blocks compute with besides, and of the own blocks.
         after: Of what follows the last block.
+        form: How an own block returns hidden states.
     """
 
     hidden: torch.Tensor
@@ -44,6 +46,7 @@ class _Look(NamedTuple):
     before: set[int]
     beside: set[int]
     after: set[int]
+    form: Form
 
 
 class TracedRehearsal:
@@ -137,11 +140,11 @@ class TracedRehearsal:
         """A pass; how many values blocks return is tried, because the model reads what it gets for those left out."""
         passage = self._stages.passage
         error: Exception | None = None
-        untried = [0, 1, 2, 3]
+        untried: list[Form] = [None, (False,), (False,) * 2, (False,) * 3]
+        tried: list[Form] = []
         while untried:
-            values = passage.values if passage.values in untried else untried[0]
-            untried.remove(values)
-            passage.values = values
+            passage.usual = untried.pop(0)
+            tried.append(passage.usual)
             try:
                 look = self._pass(function)
             except NothingPredictedError:
@@ -149,8 +152,10 @@ class TracedRehearsal:
             except Exception as raised:  # what the model makes of too many values, or of too few
                 error = error or raised
                 continue
-            if passage.values == values:
+            if look.form == passage.usual:
                 return look
+            if look.form not in tried:
+                untried = [look.form, *(each for each in untried if each != look.form)]
         raise error or NothingPredictedError("blocks return several values, or not as many each time")
 
     def _pass(self, function: Callable[[], Any]) -> _Look:
@@ -186,4 +191,5 @@ class TracedRehearsal:
             before=leaves_of_graph([given[0]]),
             beside=leaves_of_graph([hidden], without=nodes_before(given[0])),
             after=leaves_of_graph([loss], without=nodes_before(hidden)),
+            form=run.forms[-1],
         )

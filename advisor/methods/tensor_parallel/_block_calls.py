@@ -13,6 +13,7 @@ from torch import nn
 
 from advisor.methods.tensor_parallel._linear import is_linear
 from advisor.training.block_call import BlockCall
+from advisor.training.other_uses import NumberedUses, tensors_in
 
 __all__ = ["Call", "Calls", "calls_of", "first_tensor", "replaced_first", "structure_keys", "undisturbed"]
 
@@ -33,10 +34,20 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def run(self, block: Callable[..., Any], hidden: torch.Tensor) -> torch.Tensor:
-        """What a block returns for hidden states: its first tensor."""
+    def run(
+        self, block: Callable[..., Any], hidden: torch.Tensor, others: list[torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """What a block returns for hidden states: its first tensor.
+
+        Args:
+            block: The block.
+            hidden: The hidden states, which are not written to.
+            others: To this, the tensors are added that the block is given besides and that need a gradient.
+        """
         args, kwargs = copy.deepcopy((self.args, self.kwargs))  # A cache would grow.
-        args, kwargs = _with_hidden(args, kwargs, self.place, hidden)
+        args, kwargs = _with_hidden(args, kwargs, self.place, hidden.clone())
+        if others is not None:
+            others += [each for each in tensors_in((args, kwargs)) if each.is_leaf and each.requires_grad]
         returned = first_tensor(block(*args, **kwargs))
         assert returned is not None, "calls_of refuses blocks that return no tensor"
         return returned
@@ -51,12 +62,14 @@ class Calls:
         follows: Whether each block is called once, on the very tensor that the block before it returned.
         used_elsewhere: Whether something else than the next block uses what a block returns or computes.
         used_inside: Names in a block of the linear layers of whose outputs something else uses what was made.
+        read: Names in a block of parameters that something else reads.
     """
 
     of_block: list[Call | None]
     follows: list[bool]
     used_elsewhere: bool = False
     used_inside: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
 
     @property
     def runs(self) -> list[range]:
@@ -82,7 +95,7 @@ def calls_of(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Mo
         with watch.watching():
             outputs = run(model)
         calls = Calls(watch.calls, watch.follows)
-        calls.used_elsewhere, calls.used_inside = watch.uses(outputs)
+        watch.note_uses(outputs, calls)
     return calls
 
 
@@ -181,6 +194,7 @@ class _Watch:
         self._given: dict[int, torch.Tensor] = {}
         self._cuts: list[tuple[str, torch.Tensor]] = []
         self._keys = structure_keys(blocks)
+        self._uses = NumberedUses()
 
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:
@@ -188,7 +202,8 @@ class _Watch:
         for number, block in enumerate(self._blocks):
             block.forward = self._watched(number, block, block.forward)
         try:
-            yield
+            with self._uses:
+                yield
         finally:
             for block, forward in zip(self._blocks, before, strict=True):
                 if forward is None:
@@ -198,21 +213,31 @@ class _Watch:
 
     def _watched(self, number: int, block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
+            with self._uses.looking_away():
+                output = called(args, kwargs)
+                returned = first_tensor(output)
+                if returned is not None:
+                    self._uses.watch(number, returned)
+            return output
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             self._counts[number] += 1
             read = BlockCall.read(_Signature(block, forward), args, kwargs)
             if read is None or not read[0].is_floating_point():
                 return forward(*args, **kwargs)
             hidden, place = read[0], read[1].place
+            self._uses.note(read[1].rest())
             before = self._returned[number - 1] if number else None
             if self._counts[number] == 1:
-                with torch.no_grad():
-                    kept = copy.deepcopy(_detached((args, kwargs)))
+                kept = _copied((args, kwargs), hidden)
                 self.calls[number] = Call(hidden.detach().clone(), 0 if place is None else place, *kept)
                 self.follows[number] = hidden is before and self._counts[number - 1] == 1
             else:
                 self.follows[number] = False
                 if number + 1 < len(self.follows):
                     self.follows[number + 1] = False
+            if not self.follows[number]:
+                self._uses.note(hidden)
             return self._output(number, forward, hidden, args, kwargs)
 
         return watched
@@ -232,6 +257,7 @@ class _Watch:
                 output = forward(*args, **kwargs)
             found = first_tensor(output)
             if found is None:
+                self.calls[number] = None
                 return output
             if found.shape == hidden.shape:
                 self._outputs[key] = output
@@ -261,34 +287,25 @@ class _Watch:
             for hook in hooks:
                 hook.remove()
 
-    def uses(self, outputs: Any) -> tuple[bool, set[str]]:
-        """What the outputs depend on besides the last block of a run.
-
-        Returns:
-            Whether they depend on what a block returned that another block follows on, or on what was computed inside
-            of a block, except through what it returns; and the names in a block of the linear layers whose outputs
-            the latter was made of, with no other linear layer in between.
-        """
+    def note_uses(self, outputs: Any, calls: Calls) -> None:
+        """Note what uses a block besides the next one: the outputs, or anything else that was called in the pass."""
+        inner = {number for number, follows in enumerate(self.follows[1:]) if follows}
+        calls.used_elsewhere = bool(self._uses.used & inner)
         loss = getattr(outputs, "loss", None)
         found = [loss] if isinstance(loss, torch.Tensor) else torch.utils._pytree.tree_leaves(outputs)
         found = [each for each in found if isinstance(each, torch.Tensor) and each.requires_grad]
-        if not found:
-            return False, set()
-        returned = [
-            leaf for number, leaf in enumerate(self._returned[:-1]) if leaf is not None and self.follows[number + 1]
-        ]
-        given = list(self._given.values())
-        parameters = [one for number in self._given for one in self._blocks[number].parameters() if one.requires_grad]
-        cuts = [leaf for _, leaf in self._cuts]
-        leaves = [*cuts, *returned, *given, *parameters]
-        if not leaves:
-            return False, set()
+        parameters = {
+            one: name for block in self._blocks for name, one in block.named_parameters() if one.requires_grad
+        }
+        leaves = [*(leaf for _, leaf in self._cuts), *parameters, *self._given.values()]
+        if not found or not leaves:
+            return
         total = torch.stack([each.float().sum() for each in found]).sum()
         gradients = torch.autograd.grad(total, leaves, allow_unused=True)
-        names = {
-            name for (name, _), gradient in zip(self._cuts, gradients[: len(cuts)], strict=True) if gradient is not None
-        }
-        return any(gradient is not None for gradient in gradients), names
+        used = {id(leaf) for leaf, gradient in zip(leaves, gradients, strict=True) if gradient is not None}
+        calls.used_elsewhere |= bool(used)
+        calls.used_inside = {name for name, leaf in self._cuts if id(leaf) in used}
+        calls.read = {name for one, name in parameters.items() if id(one) in used}
 
 
 class _Signature(nn.Module):
@@ -299,6 +316,12 @@ class _Signature(nn.Module):
         self.forward = forward
 
 
-def _detached(values: Any) -> Any:
-    """The same with tensors that can be copied."""
-    return torch.utils._pytree.tree_map(lambda each: each.detach() if isinstance(each, torch.Tensor) else each, values)
+def _copied(values: Any, hidden: torch.Tensor) -> Any:
+    """A copy, whose tensors need a gradient where they did, except the hidden states."""
+
+    def copied(each: Any) -> Any:
+        if not isinstance(each, torch.Tensor):
+            return each
+        return each.detach().clone().requires_grad_(each.requires_grad and each is not hidden)
+
+    return copy.deepcopy(torch.utils._pytree.tree_map(copied, values))

@@ -88,17 +88,17 @@ def derive(model: nn.Module, blocks: Sequence[nn.Module], run: Callable[[nn.Modu
     calls = calls_of(model, blocks, run)
     tied = _tied(model)
     plans: list[BlockPlan] = []
-    used = calls.used_inside
     known: dict[Hashable, BlockPlan] = {}
     with undisturbed(model):
         for block, call, structure in zip(blocks, calls.of_block, structure_keys(blocks), strict=True):
             if call is None:
-                plans.append(BlockPlan((), reasons=("a block is not called on a tensor in a forward pass",)))
+                said = "a block is not called on a tensor in a forward pass, or returns none"
+                plans.append(BlockPlan((), reasons=(said,)))
                 continue
             key = structure, _call_key(call), tuple(sorted(_names_of(block, tied)))
             if key not in known:
                 plan = _plan(*precise(block, call), degree, _names_of(block, tied))
-                known[key] = _unless_used(plan, block, used)
+                known[key] = _unless_used(plan, block, calls)
             plans.append(known[key])
     counts = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     whole = sum(plan.whole_share * count for plan, count in zip(plans, counts, strict=True))
@@ -146,8 +146,10 @@ def _plan(block: nn.Module, call: Call, degree: int, tied: set[str]) -> BlockPla
             refused |= dict.fromkeys(names, text)
     reason = rehearse_block(whole, regions, degree, sequence=False) if regions else ""
     if reason:
-        refused |= {name: reason for region in regions for name in (*region.entries, region.exit)}
-        regions = []
+        kept = [region for region in regions if not rehearse_block(whole, [region], degree, sequence=False)]
+        kept = [] if rehearse_block(whole, kept, degree, sequence=False) else kept
+        refused |= {name: reason for region in regions if region not in kept for name in (*region.entries, region.exit)}
+        regions = kept
     regions, no_sequence = _with_sequence(whole, regions, degree)
     slices = {name: part for region in regions for name, part in slices_of(block, region).items()}
     parameters = dict(block.named_parameters())
@@ -170,14 +172,14 @@ def _divided(region: Region, sizes: list[Size]) -> Iterator[Region]:
             yield dataclasses.replace(region, sizes=chosen, narrow=narrow)
 
 
-def _unless_used(plan: BlockPlan, block: nn.Module, used: set[str]) -> BlockPlan:
-    """No plan where the loss uses what a region would compute a share of."""
-    names = sorted(used & {name for region in plan.regions for name in region.entries})
+def _unless_used(plan: BlockPlan, block: nn.Module, calls: Calls) -> BlockPlan:
+    """No plan where the loss uses what a region would compute a share of, or reads what it would have a share of."""
+    entries = {name for region in plan.regions for name in region.entries}
+    names = sorted((calls.used_inside & entries) | (calls.read & {*plan.slices, *plan.partial}))
     if not names:
         return plan
-    reason = (
-        f"{type(block).__name__}'s {', '.join(names)}: the loss uses what they compute besides what the block returns"
-    )
+    named = f"{type(block).__name__}'s {', '.join(names)}"
+    reason = f"{named}: the loss reads them, or what they compute, besides what the block returns"
     return BlockPlan((), reasons=(*plan.reasons, reason), no_sequence="no linear layer of a block is sliced")
 
 
@@ -185,13 +187,15 @@ def _with_sequence(whole: Whole, regions: list[Region], degree: int) -> tuple[li
     """The regions as they gather a split sequence, and why they cannot (empty: they can)."""
     if not regions:
         return regions, "no linear layer of a block is sliced"
+    if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in whole.block.modules()):
+        return regions, "batch normalization takes the mean over all tokens"
     first = ""
     at_entries = [each if each.narrow else dataclasses.replace(each, around="", places=()) for each in regions]
     for tried in (regions, at_entries):
         reason = rehearse_block(whole, tried, degree, sequence=True)
         if not reason:
             return tried, ""
-        first = first or reason
+        first = first or reason.removesuffix("; use sequence=False")
     whole_tokens = f"outside of what can be gathered the code of {type(whole.block).__name__} needs all tokens"
     return regions, f"{whole_tokens} ({first})" if "tokens and" not in first else first
 

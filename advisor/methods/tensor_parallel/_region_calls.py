@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from advisor.errors import MethodRefusedError
 from advisor.methods.tensor_parallel._collectives import ALL_REDUCE, REDUCE_SCATTER, Ranks
 from advisor.methods.tensor_parallel._linear import PRODUCTS, as_products_read
 from advisor.methods.tensor_parallel._own_masks import OwnDraws
@@ -29,6 +30,7 @@ class Tokens:
     def __init__(self, dim: int, dims: int) -> None:
         self._dim = dim
         self._dims = dims
+        self._count: int | None = None
 
     @classmethod
     def of(cls, hidden: torch.Tensor) -> Tokens:
@@ -38,6 +40,22 @@ class Tokens:
     def dim(self, tensor: torch.Tensor) -> int:
         """The dimension to split or to gather of a tensor."""
         return self._dim if tensor.dim() == self._dims else 0
+
+    def count(self, own: torch.Tensor) -> None:
+        """Note how many tokens of all samples this rank has."""
+        self._count = own.numel() // own.size(-1)
+
+    def require_all(self, own: torch.Tensor) -> None:
+        """Require that a tensor has all of the rank's own tokens: ranks that send unlike shapes end in gloo.
+
+        Raises:
+            MethodRefusedError: It has others, as what an expert is given.
+        """
+        if self._count is not None and own.numel() != self._count * own.size(-1):
+            raise MethodRefusedError(
+                "sequence=True gathers all tokens of all ranks for a layer, but it reads only some of the rank's own "
+                f"({own.numel() // own.size(-1)} of {self._count} tokens); use sequence=False"
+            )
 
 
 class Entered:
@@ -173,6 +191,7 @@ class RegionCalls(Unsaved):
             entered = Enter.apply(read, self._ranks)  # type: ignore[no-untyped-call]
             return Entered(read, entered, None, None)
         dim = self._tokens.dim(read)
+        self._tokens.require_all(read)
         own = as_products_read(read)  # Half as much to send.
         left_out = is_kept(*PRODUCTS)
         with hidden():

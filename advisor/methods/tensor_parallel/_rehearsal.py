@@ -29,6 +29,8 @@ class _Outcome:
     output: torch.Tensor
     hidden: torch.Tensor
     parameters: dict[str, torch.Tensor | None]
+    others: list[torch.Tensor | None]
+    buffers: dict[str, torch.Tensor]
 
 
 class _ReachedError(Exception):
@@ -52,9 +54,10 @@ class Whole:
             module.register_forward_hook(self._keep(name))
         with torch.enable_grad():
             hidden = call.hidden.clone().requires_grad_()
-            output = call.run(copied, hidden)
+            others: list[torch.Tensor] = []
+            output = call.run(copied, hidden, others)
             self.weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output.dtype)
-            self.outcome = _outcome(copied, hidden, output, self.weights)
+            self.outcome = _outcome(copied, hidden, output, self.weights, others)
 
     def at(self, name: str) -> torch.Tensor:
         """What a linear layer returned."""
@@ -108,17 +111,24 @@ def rehearse_block(whole: Whole, regions: Sequence[Region], degree: int, *, sequ
             hidden, weights = call.hidden, whole.weights
             if tokens is not None:
                 hidden = ranks.part(hidden, tokens.dim(hidden))
+                tokens.count(hidden)
                 weights = ranks.part(weights, tokens.dim(weights))
             hidden = hidden.clone().requires_grad_()
-            output = call.run(copied, hidden)
+            others: list[torch.Tensor] = []
+            before = _buffers(copied)
+            output = call.run(copied, hidden, others)
             if output.shape != weights.shape:
                 raise ValueError(f"a rank's output has shape {list(output.shape)}, not {list(weights.shape)}")
             if not all(each.only_entries_read for each in made):
                 raise ValueError("something else than linear layers reads the gathered tokens")
-            with torch.no_grad():  # Some modules then take another path, past their own linear layers.
+            outcome = _outcome(copied, hidden, output, weights, others)
+            with torch.no_grad():
+                for name, buffer in copied.named_buffers():
+                    buffer.copy_(before[name])
+                # Some modules then take another path, past their own linear layers.
                 if not _close(call.run(copied, hidden.detach()), output.detach()):
                     raise ValueError("without gradients the sliced block computes something else")
-            return _outcome(copied, hidden, output, weights)
+            return outcome
 
     try:
         outcomes = in_threads(degree, run)
@@ -138,6 +148,12 @@ def _difference(whole: Whole, regions: Sequence[Region], outcomes: list[_Outcome
             found = [torch.cat(found, tokens.dim(wanted))]
         if not all(_close(each, wanted) for each in found):
             return f"the {name} are not those of the whole block"
+    for number, wanted in enumerate(expected.others):
+        if not all(_alike(each.others[number], wanted) for each in outcomes):
+            return "ranks compute parts of the gradient of what the block is given besides hidden states"
+    for name, wanted in expected.buffers.items():
+        if not all(_close(each.buffers[name], wanted) for each in outcomes):
+            return f"the buffer {name} is not that of the whole block"
     slices = {name: part for region in regions for name, part in slices_of(whole.block, region).items()}
     partial = {name for region in regions for name in region.partial}
     known = [each for each in expected.parameters.values() if each is not None]
@@ -160,11 +176,26 @@ def _difference(whole: Whole, regions: Sequence[Region], outcomes: list[_Outcome
     return ""
 
 
-def _outcome(block: nn.Module, hidden: torch.Tensor, output: torch.Tensor, weights: torch.Tensor) -> _Outcome:
+def _outcome(
+    block: nn.Module, hidden: torch.Tensor, output: torch.Tensor, weights: torch.Tensor, others: list[torch.Tensor]
+) -> _Outcome:
     names = {name: one for name, one in block.named_parameters() if one.requires_grad}
-    first, *others = torch.autograd.grad(output, [hidden, *names.values()], weights, allow_unused=True)
+    leaves = [hidden, *names.values(), *others]
+    first, *found = torch.autograd.grad(output, leaves, weights, allow_unused=True)
     assert first is not None, "a block's output depends on its input"
-    return _Outcome(output.detach(), first, dict(zip(names, others, strict=True)))
+    parameters = dict(zip(names, found, strict=False))
+    return _Outcome(output.detach(), first, parameters, found[len(names) :], _buffers(block))
+
+
+def _buffers(block: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of a block's buffers."""
+    return {name: buffer.detach().clone() for name, buffer in block.named_buffers()}
+
+
+def _alike(found: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
+    if found is None or expected is None:
+        return found is expected
+    return _close(found, expected)
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, floor: float = 0.0) -> bool:

@@ -18,7 +18,11 @@ _SHORT = (torch.bfloat16, torch.float16)
 
 def replica(block: nn.Module) -> nn.Module:
     """A copy in evaluation mode that shares the parameters, which nothing may write to."""
-    shared = {id(parameter): parameter for parameter in block.parameters()}
+    shared: dict[int, Any] = {id(parameter): parameter for parameter in block.parameters()}
+    for module in block.modules():
+        for value in vars(module).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:  # of an earlier pass
+                shared[id(value)] = value.detach().clone()
     copied = copy.deepcopy(block, shared)
     return copied.eval()
 

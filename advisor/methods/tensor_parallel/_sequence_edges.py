@@ -31,15 +31,19 @@ class SequenceEdge(ActivationWrapper):
         block: The block, or what is wrapped around it.
         ranks: Among whom tokens are split.
         draws: Draws own masks from the beginning to the end.
+        tokens: What regions know of the split sequence.
         begins: Whether the tokens are split before the block.
         ends: Whether they are gathered after it.
     """
 
-    def __init__(self, block: nn.Module, ranks: Ranks, draws: OwnDraws, *, begins: bool, ends: bool) -> None:
+    def __init__(
+        self, block: nn.Module, ranks: Ranks, draws: OwnDraws, tokens: Tokens, *, begins: bool, ends: bool
+    ) -> None:
         super().__init__(block)  # type: ignore[no-untyped-call]
         self.training = block.training
         self._ranks = ranks
         self._draws = draws
+        self._tokens = tokens
         self._begins = begins
         self._ends = ends
 
@@ -67,11 +71,17 @@ class SequenceEdge(ActivationWrapper):
             raise MethodRefusedError("sequence=True needs blocks that take a tensor as their first argument")
         hidden, call = read
         own = Split.apply(hidden, Tokens.of(hidden).dim(hidden), self._ranks)  # type: ignore[no-untyped-call]
+        self._tokens.count(own)
         return ((own, *call.args), kwargs) if call.place is None else (args, {**kwargs, call.place: own})
 
 
 def put_edges(
-    model: nn.Module, blocks: Sequence[nn.Module], runs: Sequence[range], ranks: Ranks, draws: OwnDraws
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    runs: Sequence[range],
+    ranks: Ranks,
+    draws: OwnDraws,
+    tokens: Tokens,
 ) -> None:
     """Put the first and the last block of every run, with the wrappers that they have, into an edge.
 
@@ -81,6 +91,7 @@ def put_edges(
         runs: Numbers of consecutive blocks.
         ranks: Among whom tokens are split.
         draws: Draws own masks.
+        tokens: What regions know of the split sequence.
     """
     begins = {id(blocks[run.start]) for run in runs}
     ends = {id(blocks[run.stop - 1]) for run in runs}
@@ -92,5 +103,5 @@ def put_edges(
             known = None if child is None else id(unwrapped(child))
             if child is not None and known is not None and known in begins | ends:
                 if known not in edges:
-                    edges[known] = SequenceEdge(child, ranks, draws, begins=known in begins, ends=known in ends)
+                    edges[known] = SequenceEdge(child, ranks, draws, tokens, begins=known in begins, ends=known in ends)
                 parent.register_module(name, edges[known])

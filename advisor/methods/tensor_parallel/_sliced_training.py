@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -14,12 +14,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from advisor.errors import MethodRefusedError
 from advisor.methods.kernels._linear_head import exposes_linear_head, find_linear_head
 from advisor.methods.recompute.block_rules import judge_blocks
-from advisor.methods.tensor_parallel._derivation import derive
+from advisor.methods.tensor_parallel._derivation import Derivation, derive
 from advisor.methods.tensor_parallel._tensor_parallel import TensorParallel
 from advisor.methods.tensor_parallel._vocabulary import vocabulary_weights, why_not_sliced
 from advisor.methods.tensor_parallel._vocabulary_loss import vocabulary_loss
 from advisor.methods.tensor_parallel._written_plan import read_plan, written_plan
 from advisor.training.batch.tree import move
+from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.structure import find_blocks
 from advisor.training.training import Training
 
@@ -109,7 +110,7 @@ def probed(training: Training, batch: Any, degrees: Iterable[int]) -> dict[str, 
     total = sum(parameter.numel() for parameter in model.parameters())
     for degree in degrees:
         try:
-            derivation = derive(model, blocks, lambda model: training.compute_loss(model, moved), degree)
+            derivation = _tried(model, blocks, lambda model: training.compute_loss(model, moved), degree)
             derivation.require(sequence=False)
         except MethodRefusedError as error:
             found["tensor_refusals"][degree] = str(error)
@@ -128,6 +129,26 @@ def probed(training: Training, batch: Any, degrees: Iterable[int]) -> dict[str, 
         if reason:
             found["vocabulary_refusals"][degree] = reason
     return found
+
+
+def _tried(model: nn.Module, blocks: list[nn.Module], run: Callable[[nn.Module], Any], degree: int) -> Derivation:
+    """A derivation, for which the user's code runs on copies of blocks.
+
+    Raises:
+        MethodRefusedError: It raised an error.
+    """
+    try:
+        return derive(model, blocks, run, degree)
+    except MethodRefusedError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        said = next(iter(str(error).strip().splitlines()), "")
+        raise MethodRefusedError(
+            "tensor parallelism finds out on copies of blocks, with parts of their layers left out, how they can be "
+            f"sliced, but the model raised {type(error).__name__}: {said}"
+        ) from error
 
 
 def _found(training: Training, blocks: list[nn.Module], degree: int, *, vocabulary: bool) -> _Answer:
@@ -165,7 +186,7 @@ def _derived(training: Training, blocks: list[nn.Module], degree: int, *, vocabu
         )
     device = next(model.parameters()).device
     batch = move(batch, device)
-    derivation = derive(model, blocks, lambda model: training.compute_loss(model, batch), degree)
+    derivation = _tried(model, blocks, lambda model: training.compute_loss(model, batch), degree)
     sliced_loss = False
     if vocabulary:
         reason = why_not_sliced(model, vocabulary_weights(model, blocks), degree)

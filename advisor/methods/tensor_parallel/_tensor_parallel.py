@@ -84,6 +84,7 @@ class TensorParallel(Cut, Unsaved):
         # Where parameters are held, not the parameters: fully_shard puts others in their places.
         self._partial: dict[tuple[nn.Module, str], None] = {}
         names = {id(module): name for name, module in model.named_modules()}
+        tokens = Tokens(derivation.token_dim, derivation.dims)
         for block, plan in zip(blocks, derivation.plans, strict=True):
             prefix = f"{names[id(block)]}."
             self.slices |= {f"{prefix}{name}": part for name, part in plan.slices.items()}
@@ -91,7 +92,7 @@ class TensorParallel(Cut, Unsaved):
                 block,
                 plan.regions,
                 self.ranks,
-                tokens=Tokens(derivation.token_dim, derivation.dims) if sequence else None,
+                tokens=tokens if sequence else None,
                 draws=None if sequence else self._draws,
             )
             self._partial |= {
@@ -102,7 +103,7 @@ class TensorParallel(Cut, Unsaved):
         if vocabulary:
             self.slices |= slice_vocabulary(model, vocabulary, self.ranks)
         if sequence:
-            put_edges(model, blocks, derivation.runs, self.ranks, self._draws)
+            put_edges(model, blocks, derivation.runs, self.ranks, self._draws, tokens)
         self._state = SlicedState(self.slices, self.ranks)
         self._sliced = [
             (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
