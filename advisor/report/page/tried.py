@@ -30,6 +30,8 @@ from advisor.workload.sizes import size_words
 __all__ = ["Lines", "Tried", "figure_of_rate", "figure_of_seconds", "figure_of_speedup"]
 
 _NORMAL_95 = 1.96
+_WIDEST = 50.0
+"""Log of a factor that says nothing any more."""
 
 
 class Lines:
@@ -116,7 +118,7 @@ class Tried:
             rate = _predicted(policy.global_batch / seconds) if seconds > 0 else None
         if one.comparison is not None and measured is None:
             expected, error = one.comparison.expected_samples_per_second, one.comparison.expected_error
-            factor = math.exp(_NORMAL_95 * error)
+            factor = math.exp(min(_NORMAL_95 * error, _WIDEST))
             rate = Figure(value=expected, low=expected / factor, high=expected * factor, source=Source.PREDICTED)
         reason = one.reason if not is_measured(one) else why_not_eligible(one, goal) or ""
         cost = cost_of(one, goal).cost_usd if goal.kind is GoalKind.CHEAPEST and goal.price and measured else None

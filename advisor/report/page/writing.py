@@ -85,5 +85,5 @@ def _refuse_to_overwrite(output: Path) -> None:
         raise OptionError(f"{rule}, but {shown(output)} is a folder. Name a file in it.")
     if not output.absolute().parent.is_dir():
         raise OptionError(f"{rule} in a folder that exists, but {shown(output.parent)} does not. Make it first.")
-    if (output.exists() or output.is_symlink()) and not is_page(output):
+    if (output.exists() or output.is_symlink()) and not (output.is_file() and is_page(output)):
         raise OptionError(f"{rule}, but {shown(output)} is another file. Name another one; it was not changed.")

@@ -119,10 +119,19 @@ def test_another_file_is_never_overwritten(tmp_path: Path, study: Path) -> None:
     assert output.read_text() == "years of work"
     (study / "report.html").write_text("mine")
     assert "is another file" in refused(study)
-    dangling = tmp_path / "dangling.html"
+    dangling, pipe = tmp_path / "dangling.html", tmp_path / "pipe.html"
     dangling.symlink_to(tmp_path / "nowhere" / "page.html")
-    with pytest.raises(OSError, match="No such file"):
-        write_report([study], dangling)
+    os.mkfifo(pipe)
+    assert "is another file" in refused(study, output=dangling)
+    assert "is another file" in refused(study, output=pipe), "and nobody waits for what comes out of it"
+
+
+def test_a_page_that_cannot_be_written_is_an_error_of_one_line(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full = OSError(28, "No space left on device", str(study / "report.html"))
+    with mock.patch("advisor.report.page.writing.write_whole", side_effect=full):
+        assert main(["report", str(study)]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not (study / "report.html").exists()
 
 
 def test_the_page_needs_a_folder_that_is_there(tmp_path: Path, study: Path) -> None:
