@@ -72,6 +72,16 @@ def test_a_study_of_which_nothing_is_known_says_so_of_each_picture(chrome: Chrom
     assert chrome.logged()[0] == []
 
 
+def test_a_picture_that_fails_leaves_the_others_and_its_table(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html")
+    chrome.js("drawn.get(document.querySelector('#course .canvas')).draw = () => { throw new Error('a mistake'); }")
+    chrome.js("redraw(document.querySelector('#course .canvas'))")
+    assert "could not be drawn (a mistake)" in chrome.text("#course .canvas")
+    assert chrome.count("#course > details") == 1
+    made = "guarded(function coursePicture() { throw new Error('another'); }, {}).missing"
+    assert "another" in chrome.js(f"return {made}")
+
+
 def test_pointing_at_a_mark_shows_its_values(chrome: Chrome, pages: Path) -> None:
     chrome.open(pages / "cheapest.html")
     before = chrome.text("#cost .canvas")

@@ -99,10 +99,15 @@ function redraw(canvas, always = true, width = Math.round(canvas.clientWidth)) {
   const one = drawn.get(canvas);
   if (!one || width === 0 || (!always && one.width === width)) return one != null;
   one.width = width;
-  const made = one.draw(width);
-  made.setAttribute("role", "img");
-  made.setAttribute("aria-label", typeof one.words === "function" ? one.words() : one.words);
-  canvas.replaceChildren(made);
+  try {
+    const made = one.draw(width);
+    made.setAttribute("role", "img");
+    made.setAttribute("aria-label", typeof one.words === "function" ? one.words() : one.words);
+    canvas.replaceChildren(made);
+  } catch (error) {
+    console.error(error);
+    canvas.replaceChildren(el("p", {class: "quiet"}, `This could not be drawn (${error.message}). Its numbers are in the table.`));
+  }
   return true;
 }
 

@@ -1,5 +1,15 @@
 // Reads the document that the page carries and puts the page together.
 
+/** One mistake of ours must not cost the reader the rest of the page. */
+function guarded(make, study) {
+  try {
+    return make(study);
+  } catch (error) {
+    console.error(error);
+    return {title: make.name, missing: `This could not be drawn (${error.message}).`};
+  }
+}
+
 function start() {
   const text = document.getElementById("document").textContent;
   const studies = readStudies(JSON.parse(text));
@@ -43,17 +53,17 @@ function studyParts(study, several) {
   return [
     several && el("div", {class: "group"}, el("h2", {}, study.name)),
     answerCard(study),
-    el("div", {class: "group", id: "evidence"}, el("h2", {}, "The evidence"), el("p", {}, "Filled marks and solid lines were measured; hollow marks and dashed lines are estimates. Point at a mark for its values.")),
+    el("div", {class: "group", id: "evidence"}, el("h2", {}, "The evidence"), el("p", {}, "Filled marks were timed at length, hollow circles in a few steps; diamonds and dashed lines are predicted, triangles simulated. Point at a mark for its values.")),
     pictureGrid([
-      ...(goal ? [goal(study)] : []),
-      throughputPicture(study),
-      timelinePicture(study),
-      peaksPicture(study),
-      stepPicture(study),
-      gradientPicture(study),
-      lossPicture(study),
-      coursePicture(study),
-    ], study.missing),
+      ...(goal ? [goal] : []),
+      throughputPicture,
+      timelinePicture,
+      peaksPicture,
+      stepPicture,
+      gradientPicture,
+      lossPicture,
+      coursePicture,
+    ].map((make) => guarded(make, study)), study.missing),
     el("div", {class: "group"}, el("h2", {}, "Everything that was tried")),
     policyTable(study),
     refusedCard(study),

@@ -77,7 +77,7 @@ function readPolicy(raw, study) {
   return {
     ...raw,
     methods: raw.methods ?? [],
-    roles: raw.roles ?? [],
+    roles: inOrder(raw.roles ?? []),
     notes: raw.notes ?? [],
     reason: raw.reason ?? "",
     batch: accumulated === 1 ? String(raw.micro_batch) : `${raw.micro_batch} x ${accumulated}`,
@@ -142,7 +142,7 @@ function keyFigures(raw, winner, baseline) {
 }
 
 function readCurve(raw, policies) {
-  const roles = [...new Set(policies.filter((one) => one.combination === raw.combination).flatMap((one) => one.roles))];
+  const roles = inOrder(new Set(policies.filter((one) => one.combination === raw.combination).flatMap((one) => one.roles)));
   const read = (one) => ({
     batch: one.micro_batch, samples: one.batch, policy: one.policy,
     rate: one.samples_per_second.value, low: one.samples_per_second.low, high: one.samples_per_second.high,
@@ -188,6 +188,12 @@ function readSize(raw) {
     rate: raw.samples_per_second?.value, low: raw.samples_per_second?.low, high: raw.samples_per_second?.high,
     source: raw.samples_per_second?.source, samples: raw.samples_per_step, peak: raw.peak_bytes?.value, peakSource: raw.peak_bytes?.source,
   };
+}
+
+const ROLES = ["winner", "baseline", "hand-tuned"];
+
+function inOrder(roles) {
+  return [...roles].sort((a, b) => ROLES.indexOf(a) - ROLES.indexOf(b));
 }
 
 /** " (winner, baseline)", or nothing. */

@@ -44,7 +44,7 @@ function pointsOf(curves, {all = false} = {}) {
 /** The curves, the most telling first: winner, baseline, hand-tuned default, then the fastest. */
 function colouredCurves(study) {
   const fastest = (curve) => Math.max(...(curve.points.length ? curve.points : curve.predicted).map((one) => one.rate)) - (curve.points.length ? 0 : 1e12);
-  const order = (curve) => ["winner", "baseline", "hand-tuned"].findIndex((role) => curve.roles.includes(role)) >>> 0;
+  const order = (curve) => ROLES.findIndex((role) => curve.roles.includes(role)) >>> 0;
   const sorted = study.curves
     .filter((one) => one.points.length + one.predicted.length)
     .sort((a, b) => order(a) - order(b) || fastest(b) - fastest(a));
