@@ -132,7 +132,7 @@ function policyRow(policy, columns, state) {
   });
   const cells = columns.map((column) => {
     if (column.name) return el("td", {class: "name"}, policy.roles.map((role) => el("span", {class: `tag ${role === "winner" ? "winner" : ""}`}, role)), toggle);
-    if (column.reason) return el("td", {class: "reason"}, policy.outcome, policy.reason ? el("span", {class: "quiet"}, `: ${shortened(policy.reason, 110)}`) : "");
+    if (column.reason) return el("td", {class: policy.reason && "reason"}, policy.outcome, policy.reason ? el("span", {class: "quiet"}, `: ${shortened(policy.reason, 110)}`) : "");
     const value = column.value(policy);
     return el("td", {class: column.number && "number"}, present(value) ? (column.show ? column.show(policy) : value) : "–");
   });

@@ -35,7 +35,7 @@ function readStudy(raw, version) {
     limit: raw.memory_limit_bytes,
     folder: raw.folder,
     command: raw.command ?? "",
-    asked: Object.entries(raw.asked ?? {}),
+    asked: Object.entries(raw.asked ?? {}).filter(([name]) => name !== "goal" && !name.endsWith("_bytes")).map(([name, value]) => [sentence(name.replaceAll("_", " ")), value]),
     notes: [...(raw.complete === false ? ["The search was interrupted; a run of the same command continues it."] : []), ...(raw.notes ?? [])],
     missing: raw.missing ?? [],
     timings: Object.entries(raw.time_spent ?? {}),
