@@ -28,7 +28,7 @@ function answersTable(studies) {
   const shown = rows.filter(([, value]) => studies.some((one) => present(value(one))));
   return el(
     "div",
-    {class: "scroll", tabindex: "0", role: "region", "aria-label": "The answers of the studies"},
+    {class: "scroll", tabindex: "0", role: "group", "aria-label": "The answers of the studies"},
     el(
       "table",
       {},

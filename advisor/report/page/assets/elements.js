@@ -43,7 +43,7 @@ function plainTable(caption, columns, rows) {
   );
   return el(
     "div",
-    {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
+    {class: "scroll", tabindex: "0", role: "group", "aria-label": caption},
     el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, body)),
   );
 }
@@ -115,6 +115,6 @@ function codeBlock(label, text, kind = "") {
     "figure",
     {class: `code ${kind}`},
     el("figcaption", {}, el("span", {}, label), copyButton(text, label, code)),
-    el("pre", {tabindex: "0", role: "region", "aria-label": label}, code),
+    el("pre", {tabindex: "0", role: "group", "aria-label": label}, code),
   );
 }

@@ -21,7 +21,7 @@ function policyTable(study) {
     count,
     el(
       "div",
-      {class: "scroll", tabindex: "0", role: "region", "aria-label": "Every policy"},
+      {class: "scroll", tabindex: "0", role: "group", "aria-label": "Every policy"},
       el("table", {}, el("caption", {class: "off-screen"}, "Every policy that was tried or considered"), el("thead", {}, el("tr", {}, headers)), body),
     ),
   );
