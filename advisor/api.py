@@ -126,7 +126,7 @@ def tune(
         deadline: Pick the lowest cost that ends the run within this time: text such as ``"8h"``, or seconds.
         iterations: Iterations of the whole run.
         min_throughput: Samples/s (``20``), or relative to plain training (``"0.5x"``) at the model's own size.
-        wait_idle: First wait, at most so long (10m), until others are idle: text such as ``"10m"``, or seconds. That
+        wait_idle: Wait first, at most so long (10m), for an idle machine: text such as ``"10m"``, or seconds. That
             does not count against ``time_limit``; after it, measuring goes on, with a note. Before the wrapper is
             confirmed, the same again. An answer that was not reproducible is then measured further, and confirmed anew.
         output: Where to write (default: ``momadvise-runs/...``).

@@ -239,7 +239,7 @@ _SHARED = (
         Option(
             "--wait-idle",
             "TIME",
-            "first wait, at most so long (10m), until others are idle",
+            "wait first, at most so long (10m), for an idle machine",
             "duration",
             field="wait_idle_seconds",
             bare="10m",

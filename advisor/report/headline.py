@@ -58,6 +58,8 @@ NOT_REPRODUCIBLE = "not reproducible on this machine now"
 NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
 """Ends of a confirmation that ran nothing."""
 
+_CONTINUE = "run the same command again: it continues, and confirms"
+
 _LABELS = 11
 
 
@@ -218,12 +220,16 @@ def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterato
     kept = confirmation.kept
     if confirmation.outcome in NOTHING_RAN and confirmation.reason:
         yield Line("confirmed", f"no: {confirmation.reason.rstrip('.')}", "yellow")
+        if confirmation.outcome is Outcome.INTERRUPTED:
+            yield Line("next", _CONTINUE)
     elif confirmation.outcome is not Outcome.OK or kept is None:
         detail = f": {confirmation.reason.rstrip('.')}" if confirmation.reason else ""
         yield Line("confirmed", f"no: run again, it ended as {confirmation.outcome.value}{detail}", "yellow")
+        if confirmation.outcome.is_by_chance:
+            yield Line("next", _CONTINUE)
     elif not confirmation.as_promised:
         yield Line("confirmed", f"no, {NOT_REPRODUCIBLE}: {missed_words(confirmation)}", "yellow")
-        yield Line("do", what_to_do(confirmation), "yellow")
+        yield Line("next", what_to_do(confirmation), "yellow")
     elif beyond is not None:
         yield Line("confirmed", f"it runs, but it is {beyond}", "yellow")
     elif confirmation.speedup is not None and confirmation.promise is not None:

@@ -18,7 +18,7 @@ from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.floor import keeps
 from advisor.decide.score import gain_over
 from advisor.goal import Goal, GoalKind
-from advisor.report.cells import Folded, aligned, plain_table, spread_cell, two_lines
+from advisor.report.cells import Folded, aligned, fitting, plain_table, spread_cell, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.wording import (
     batch_words,
@@ -60,7 +60,10 @@ class RankingTable:
             yield self._table(shown)
         else:
             yield Text("Measured", style="bold")
-            headings = aligned([Text(heading) for heading in _COLUMNS], _COLUMNS).append("  role")
+            columns = fitting(_COLUMNS, options.max_width)
+            headings = aligned([Text(heading) for heading in columns], columns)
+            if len(headings) + len("  role") <= options.max_width:
+                headings.append("  role")
             headings.stylize("cyan")
             yield headings
             yield Rule(style="")
@@ -103,11 +106,14 @@ class RankingTable:
         return table
 
     def _two_lines(self, rank: int, candidate: Candidate, width: int) -> RenderResult:
-        number, *values = self._values(rank, candidate)
+        columns = fitting(_COLUMNS, width)
+        cells = dict(zip(_COLUMNS, self._values(rank, candidate), strict=True))
+        number = cells["#"]
+        cells["#"] = Text()
         return two_lines(
-            aligned([number], _COLUMNS),
+            aligned([number], columns),
             candidate_words(candidate),
-            aligned([Text(), *values], _COLUMNS),
+            aligned([cells[heading] for heading in columns], columns),
             self._role(candidate),
             style=self._style(candidate),
             gap=2,
@@ -163,7 +169,7 @@ def not_measured_part(answer: Recommendation, *, verbose: bool) -> RenderableTyp
     if not answer.not_measured:
         return None
     if verbose:
-        return not_measured_table(answer.not_measured)
+        return not_measured_table(answer.not_measured, rows=len(answer.not_measured))
     reasons: dict[str, list[str]] = {}
     for one in sorted(answer.not_measured, key=_best_expected_first):
         reasons.setdefault(one.outcome.value, []).append(one.reason)

@@ -12,9 +12,9 @@ from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
 from advisor.report.sentences import (
-    GO_ON,
     compared_sentence,
     fidelity_sentence,
+    go_on,
     hand_tuned_sentence,
     measured_methods,
     measured_too_little,
@@ -168,7 +168,7 @@ def baseline_itself(answer: Recommendation, goal: Goal) -> str:
         others = len(measured_methods(answer))
         were = "was" if others == 1 else "were"
         known = f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
-        return f"{text}, but {known} beside it: too few to know whether one helps; {GO_ON}."
+        return f"{text}, but {known} beside it: too few to know whether one helps; {go_on(answer)}."
     if fastest == answer.winner and _unconfirmed(answer, goal):
         return (
             f"{text}: what led during the search showed no gain beyond the noise when it was confirmed. Keep what you "

@@ -23,7 +23,7 @@ from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.text.records import DamagedError, decode_record, encode_record
-from advisor.text.units import format_duration
+from advisor.text.units import format_count, format_duration
 from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]
@@ -102,7 +102,7 @@ class SearchLoop:
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
-                return f"the limit of {self._trial_budget} trials was reached"
+                return f"the limit of {format_count(self._trial_budget, 'trial')} was reached"
             # Try the first policy however little time there is: no answer at all helps nobody.
             room = self._budget.may_start_trial
             if self._comparing is not None:

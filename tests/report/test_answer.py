@@ -95,6 +95,14 @@ def test_the_first_ten_lines_are_the_answer(width: int) -> None:
     assert lines[:10].count("") == 1, "the tenth line ends it"
 
 
+def test_on_sixty_columns_no_figure_is_cut() -> None:
+    for answer in (view(), AnswerView(cost_recommendation(), cost_goal(), files={}, apply_lines=())):
+        lines = [line for line in shown(answer, width=60).splitlines() if str(LONG_PATH.parent) not in line]
+        assert max(map(len, lines)) <= 60
+        headings = next(line for line in lines if "drift" in line)
+        assert headings.rstrip().endswith(("role", "drift"))
+
+
 def test_what_is_not_applicable_is_a_line_for_each_method_and_in_full_when_asked_for() -> None:
     answer = msgspec.structs.replace(
         recommendation(),

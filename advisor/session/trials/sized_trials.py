@@ -216,7 +216,7 @@ class SizedTrials:
         """
         measured = {(one.policy.key, size_words(one.model_size)) for one in self.candidates if is_measured(one)}
         if len(measured) >= self._context.request.trials + self._ledger.tried_again:
-            raise OutOfBudgetError(f"the limit of {self._context.request.trials} trials was reached")
+            raise OutOfBudgetError(f"the limit of {format_count(self._context.request.trials, 'trial')} was reached")
         if self.candidates and not self._budget.may_start_trial:
             raise OutOfBudgetError(
                 f"the time limit of {format_duration(self._budget.limit_seconds)} leaves no room for another trial"
