@@ -15,6 +15,10 @@ _LINK = re.compile(r"(`+)(?:(?!\1).)+?\1|\]\(([^)\s#]*)(#[^)\s]*)?\)", flags=re.
 """Code in the running text, or the target of a link: path and anchor."""
 
 
+_COPIED = (".html", ".jpg", ".png", ".svg", ".webp")
+"""Files that are part of the site as they are."""
+
+
 class Links:
     """Pages of the site by the file of the repository that they show.
 
@@ -71,6 +75,8 @@ class Links:
                 leads, anchor = self._sections[path, anchor], ""
             elif path in self._pages:
                 leads = self._pages[path]
+            elif path.startswith("docs/") and (self._root / path).is_file():
+                leads = path.removeprefix("docs/")  # a picture or a report, which is copied
             else:
                 return found[0]
             own = "" if leads == page and anchor else posixpath.relpath(leads, posixpath.dirname(page) or ".")
@@ -89,4 +95,4 @@ class Links:
         return f"{path}/" if (self._root / path).is_dir() else path
 
     def _is_text(self, path: str) -> bool:
-        return (self._root / path).is_file() and Path(path).suffix not in (".png", ".svg", ".html", ".jpg")
+        return (self._root / path).is_file() and Path(path).suffix not in _COPIED

@@ -153,11 +153,23 @@ class Runner:
         command, _, target = command.partition(" > ")
         with contextlib.chdir(self._folder):
             arguments = [found for word in shlex.split(command)[1:] for found in (_globbed(word) or [word])]
-        verbs = ("predict", "verify", "check", "export", "methods", "hardware", "report", "--help", "--version")
+        verbs = (
+            "predict",
+            "verify",
+            "check",
+            "export",
+            "methods",
+            "hardware",
+            "report",
+            "completion",
+            "--help",
+            "--version",
+        )
         if arguments and arguments[0] not in verbs:
             for name, value in LIMITS.items():
                 arguments += [f"--{name.replace('_', '-')}", str(value)]
-        ended = run_here(*arguments, cwd=self._folder)
+        with mock.patch("webbrowser.open"):
+            ended = run_here(*arguments, cwd=self._folder)
         if target:
             (self._folder / target.strip()).write_text(ended.stdout)
         return ended.returncode, ended.stdout + ended.stderr
