@@ -69,6 +69,7 @@ def tune(
     deadline: str | float | None = None,
     iterations: int | None = None,
     min_throughput: str | float | None = None,
+    wait_idle: str | float | None = None,
     output: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -125,6 +126,9 @@ def tune(
         deadline: Pick the lowest cost that ends the run within this time: text such as ``"8h"``, or seconds.
         iterations: Iterations of the whole run.
         min_throughput: Samples/s (``20``), or relative to plain training (``"0.5x"``) at the model's own size.
+        wait_idle: Wait first, at most so long (10m), for an idle machine: text such as ``"10m"``, or seconds. That
+            does not count against ``time_limit``; after it, measuring goes on, with a note. Before the wrapper is
+            confirmed, the same again. An answer that was not reproducible is then measured further, and confirmed anew.
         output: Where to write (default: ``momadvise-runs/...``).
         seed: Seed of models, batches and proposals.
         progress: Told of everything that happens; by default the logger ``advisor`` is.

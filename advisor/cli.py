@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from advisor.cli_catalogue import catalogue
+from advisor.cli_export import export
+from advisor.cli_report import report
 from advisor.command_line import (
     EXIT_USER_ERROR,
+    NEXT,
     check_parser,
     complain,
     export_parser,
     predict_parser,
+    report_parser,
     tune_parser,
     verify_parser,
 )
@@ -37,7 +41,6 @@ _Result = TypeVar("_Result")
 EXIT_OK = 0
 EXIT_NO_ANSWER = 1
 EXIT_DOES_NOT_FIT = 3
-EXIT_NOT_EXPORTED = 3
 EXIT_STALE = 3
 EXIT_NOT_KEPT = 4
 EXIT_MOVED = 4
@@ -77,13 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments:
-        sys.stdout.write(tune_parser().format_help())
+        sys.stdout.write(NEXT)
         return EXIT_USER_ERROR
     if arguments[0] == "--version":
         from advisor import __version__
 
         print(f"momadvise {__version__}")
         return EXIT_OK
+    if arguments[0] == "completion":
+        from advisor.completion import completion
+
+        return completion(*arguments[1:])
     options: argparse.Namespace | None = None
     run = _advise
     if arguments[0] == "predict":
@@ -91,9 +98,11 @@ def _dispatch(arguments: list[str]) -> int:
     elif arguments[0] == "verify":
         options, run = verify_parser().checked(arguments[1:]), _verify
     elif arguments[0] == "export":
-        options, run = export_parser().checked(arguments[1:]), _export
+        options, run = export_parser().checked(arguments[1:]), export
     elif arguments[0] == "check":
         options, run = check_parser().checked(arguments[1:]), _check
+    elif arguments[0] == "report":
+        options, run = report_parser().checked(arguments[1:]), report
     elif arguments[0] not in ("methods", "hardware"):
         options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
@@ -101,7 +110,7 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         return catalogue(*arguments) if options is None else run(options)
     except MomadviseError as error:
-        if options is not None and options.json:
+        if getattr(options, "json", False):
             from advisor.report.json_documents import json_error
 
             print(json_error(error))
@@ -175,7 +184,7 @@ def _tune(options: argparse.Namespace) -> int:
         progress=open_progress(SafeConsole(stderr=True)),
         wait=False,
     )
-    _print(options, lambda: json_answer(answer), _answer_view(answer, with_timings=options.timings))
+    _print(options, lambda: json_answer(answer), _answer_view(answer, options))
     if summary is not None:
         add_summary(answer_summary(answer), summary)
     return EXIT_OK if answer.complete else EXIT_INTERRUPTED
@@ -205,35 +214,6 @@ def _verify(options: argparse.Namespace) -> int:
     found = _with_status(run_verification, VerifyRequest(policy_file=Path(options.policy), **_shared(options)))
     _print(options, lambda: json_verification(found), verification_view(found))
     return EXIT_OK if found.kept else EXIT_NOT_KEPT
-
-
-def _export(options: argparse.Namespace) -> int:
-    from advisor.errors import OptionError
-    from advisor.exports.config_file import new_configuration, patched_file
-    from advisor.exports.export import export_policy
-    from advisor.exports.trainers import TARGETS, get_target
-    from advisor.policy.file import load_policy_file
-    from advisor.report.console import SafeConsole
-    from advisor.report.export_view import export_view
-    from advisor.report.json_documents import json_export
-    from advisor.text.paths import path_of
-
-    if options.to is None:
-        export_parser().error(f"--to is needed: one of {', '.join(one.name for one in TARGETS)}")
-    export = export_policy(
-        load_policy_file(options.policy), get_target(options.to), max_grad_norm=options.max_grad_norm
-    )
-    patched = None if options.into is None else patched_file(path_of(options.into, "--into", OptionError), export)
-    written = export.complete or not options.strict
-    if patched is not None and written:
-        patched.write()
-    if options.json:
-        print(json_export(export, patched, written=written))
-    else:
-        SafeConsole(stderr=True).print(export_view(export, patched, written=written), crop=False)
-        if patched is None and written:
-            sys.stdout.write(new_configuration(export))
-    return EXIT_OK if written else EXIT_NOT_EXPORTED
 
 
 def _shared(options: argparse.Namespace) -> dict[str, Any]:
@@ -293,11 +273,12 @@ def _follow(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
+def _answer_view(answer: Answer, options: argparse.Namespace) -> RenderableType:
     from rich.console import Group
 
     from advisor.policy.wrapper import apply_lines, size_lines
     from advisor.report.answer import AnswerView, timings_table
+    from advisor.text.paths import as_seen_from_here
 
     notes = list(answer.notes)
     if answer.cached:
@@ -307,23 +288,15 @@ def _answer_view(answer: Answer, *, with_timings: bool) -> RenderableType:
     view = AnswerView(
         answer.recommendation,
         answer.goal,
-        files={what: _as_seen_from_here(path) for what, path in answer.files.items()},
+        files={what: as_seen_from_here(path) for what, path in answer.files.items()},
         apply_lines=(
             *size_lines(answer.recommendation.winner.model_size, answer.facts.size_arguments),
             *apply_lines(answer.policy, answer.facts.workload_options, answer.goal.machines),
         ),
         notes=notes,
+        verbose=options.verbose,
     )
-    return Group(view, timings_table(answer.timings)) if with_timings else view
-
-
-def _as_seen_from_here(path: Path) -> Path:
-    """The path as a user would type it: relative if it is below the current folder."""
-    try:
-        here = Path.cwd()
-    except OSError:  # deleted
-        return path
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    return Group(view, timings_table(answer.timings)) if options.timings else view
 
 
 def _print_error(error: BaseException) -> None:

@@ -11,16 +11,18 @@ __all__ = ["catalogue"]
 
 def catalogue(verb: str, *names: str) -> int:
     """Print them; returns the exit status."""
+    verbose = verb == "hardware" and names in (("-v",), ("--verbose",))
+    names = () if verbose else names
     if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
         if names in (("-h",), ("--help",)):
             sys.stdout.write(tune_parser().format_help())
             return 0
-        complain(f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ''}")
+        complain(f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ' [-v]'}")
         return EXIT_USER_ERROR
     from advisor.hardware.detect import choose_device, detect_hardware, list_devices
     from advisor.hardware.profiles import load_profiles
     from advisor.methods.catalogue import CATALOGUE, get_method
-    from advisor.report.catalogue_view import hardware_view, method_view, methods_view
+    from advisor.report.catalogue_view import hardware_summary, hardware_view, method_view, methods_view
     from advisor.report.console import SafeConsole
 
     console = SafeConsole()
@@ -28,8 +30,11 @@ def catalogue(verb: str, *names: str) -> int:
         here = detect_hardware()
         console.print(method_view(get_method(names[0]), here) if names else methods_view(CATALOGUE, here))
         return 0
-    for hardware in list_devices():
-        console.print(hardware_view(hardware, load_profiles().get(hardware.profile or "")))
+    profiles, devices = load_profiles(), list_devices()
+    for hardware in devices if verbose else ():
+        console.print(hardware_view(hardware, profiles.get(hardware.profile or "")))
+    if not verbose:
+        console.print(hardware_summary(devices, profiles))
     chosen = choose_device()
     console.print(f"Without --device: {chosen.device} ({chosen.reason}).")
     return 0

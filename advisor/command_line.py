@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from advisor.options import CHECK, EXPORT, GOAL, PREDICT, TUNE, VERIFY, Option, Section, options_of
+from advisor.options import CHECK, EXPORT, GOAL, PREDICT, REPORT, TUNE, VERIFY, Option, Section, options_of
 from advisor.text.printable import printable
 
 __all__ = [
     "EXIT_USER_ERROR",
+    "NEXT",
     "Parser",
     "check_parser",
     "complain",
     "export_parser",
     "predict_parser",
+    "report_parser",
     "tune_parser",
     "verify_parser",
 ]
@@ -34,7 +38,8 @@ usage: momadvise --goal faster|bigger|cheapest MODEL [options]
        momadvise verify POLICY MODEL   does a policy.yaml keep its promise?
        momadvise check POLICY [MODEL]  is a policy.yaml still right here?
        momadvise export POLICY         a policy as the settings of a trainer
-       momadvise methods [NAME] | hardware    methods, devices and rates here
+       momadvise report DIR            what was measured, as a page of pictures
+       momadvise methods [NAME] | hardware | completion bash|zsh|fish
 
 Measures here how to train MODEL (a file with build_model() and make_batch(n),
 hf:TYPE, hf:ORG/NAME or a config.json), and writes policy.yaml and wrapper.py.
@@ -43,6 +48,19 @@ Ctrl-C keeps the best so far; the same command again continues.
 {sections}
   --version, -h, --help
 """
+
+NEXT = """\
+momadvise measures how to train a model on this machine. What to type next:
+
+  momadvise MODEL            the fastest training of a model (3.5 minutes)
+  momadvise predict MODEL    does it fit? Predicted in seconds
+  momadvise hardware         the devices here
+  momadvise --help           goals and options
+
+MODEL: a Python file with build_model() and make_batch(n), such as
+examples/gpt2.py; hf:gpt2, hf:ORG/NAME, or a config.json.
+"""
+"""What is printed where nothing was asked for."""
 
 _PREDICT = """\
 usage: momadvise predict MODEL [options]
@@ -105,6 +123,21 @@ Exit status: 0 it holds, 3 it is stale, 4 it holds but speed or memory moved
 """
 
 
+_REPORT = """\
+usage: momadvise report DIR [DIR ...] [options]
+
+Writes one page of finished studies, side by side where there are several: two
+GPUs, two versions, before and after. It shows the answer, every policy that was
+tried, memory, speed, cost and the course of the search, in one file that opens
+without a network. DIR is a folder of a study, such as momadvise-runs/NAME.
+
+{sections}
+  -h, --help
+
+Exit status: 0 written, 2 a mistake that you can fix.
+"""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser for a table of options, with one-line errors that point to the help.
 
@@ -112,7 +145,7 @@ class Parser(argparse.ArgumentParser):
         prog: The command.
         help_text: With a placeholder for the sections of options.
         sections: The options, as the help shows them.
-        arguments: Positional arguments, and how often: ``"?"`` for at most once.
+        arguments: Positional arguments, and how often: ``"?"`` for at most once, ``"+"`` for at least once.
         unlisted: Options that only the usage line has.
     """
 
@@ -125,12 +158,14 @@ class Parser(argparse.ArgumentParser):
         unlisted: tuple[Option, ...] = (),
     ) -> None:
         super().__init__(prog=prog, allow_abbrev=False)
-        self._help_text, self._sections = help_text, sections
+        self._help_text, self._sections, self._unlisted = help_text, sections, unlisted
+        self._several = {name for name, times in arguments.items() if times == "+"}
         for name, times in arguments.items():
             self.add_argument(name, metavar=name.upper(), nargs=times)
-        for option in (*unlisted, *options_of(*sections)):
+        for option in self.options:
             if option.kind == "switch":
-                self.add_argument(option.flag, dest=option.keyword, action="store_true")
+                names = [name for name in (option.short, option.flag) if name]
+                self.add_argument(*names, dest=option.keyword, action="store_true")
             else:
                 number = {"count": int, "number": float, "price": float}.get(option.kind, str)
                 self.add_argument(
@@ -141,17 +176,29 @@ class Parser(argparse.ArgumentParser):
                     choices=option.choices or None,
                 )
 
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Its options, in the order of the help."""
+        return (*self._unlisted, *options_of(*self._sections))
+
     def format_help(self) -> str:
         """Its help."""
         return self._help_text.format(sections="\n".join(line for one in self._sections for line in _lines(one)))
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
-        options = self.parse_args(arguments)
+        options = self.parse_args(list(self._with_values(arguments)))
         for name, value in vars(options).items():
-            if isinstance(value, list):
+            if isinstance(value, list) and name not in self._several:
                 self.error(f"argument {name}: expected one argument")
         return options
+
+    def _with_values(self, arguments: Sequence[str]) -> Iterator[str]:
+        """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
+        bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
+        for argument, following in itertools.pairwise([*arguments, ""]):
+            given = argument in bare and re.fullmatch(r"[\d.]+([hms]|ms|[\d.])*", following) is None
+            yield f"{argument}={bare[argument]}" if given else argument
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""
@@ -185,6 +232,11 @@ def check_parser() -> Parser:
     return Parser("momadvise check", _CHECK, CHECK, {"policy": None, "model": "?"})
 
 
+def report_parser() -> Parser:
+    """The parser of ``momadvise report DIR``."""
+    return Parser("momadvise report", _REPORT, REPORT, {"dir": "+"})
+
+
 def complain(message: str) -> None:
     """Print an error on one line of stderr."""
     print(f"momadvise: error: {printable(message)}", file=sys.stderr)
@@ -193,7 +245,7 @@ def complain(message: str) -> None:
 def _lines(section: Section) -> list[str]:
     lines = [section.title]
     for row in section.rows:
-        flags = "  " + " ".join(f"{option.flag} {option.value}".rstrip() for option in row.options)
+        flags = "  " + " ".join(option.flags for option in row.options)
         first = f"{flags}  " if len(flags) >= _LEFT_COLUMN - 1 else flags.ljust(_LEFT_COLUMN)
         lines += textwrap.wrap(
             row.meaning or row.options[0].meaning, _WIDTH, initial_indent=first, subsequent_indent=" " * _LEFT_COLUMN

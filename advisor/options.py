@@ -9,7 +9,7 @@ from __future__ import annotations
 from keyword import iskeyword
 from typing import Literal, NamedTuple
 
-__all__ = ["CHECK", "EXPORT", "GOAL", "PREDICT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
+__all__ = ["CHECK", "EXPORT", "GOAL", "PREDICT", "REPORT", "TUNE", "VERIFY", "Kind", "Option", "Section", "options_of"]
 
 Kind = Literal[
     "text",
@@ -41,6 +41,8 @@ class Option(NamedTuple):
         most: The largest valid count, if not the usual one.
         field: The field of the request that it sets, if named differently; ``record.field`` for a nested one.
         in_library: Whether it is a keyword of :func:`advisor.tune`.
+        short: The same flag in one letter, if it has one.
+        bare: Its value where the flag is given without one; empty if it needs one.
     """
 
     flag: str
@@ -52,6 +54,14 @@ class Option(NamedTuple):
     most: int | None = None
     field: str = ""
     in_library: bool = True
+    short: str = ""
+    bare: str = ""
+
+    @property
+    def flags(self) -> str:
+        """How it is typed, as the help shows it."""
+        flags = f"{self.short}, {self.flag}" if self.short else self.flag
+        return f"{flags} {f'[{self.value}]' if self.bare else self.value}".rstrip()
 
     @property
     def keyword(self) -> str:
@@ -116,6 +126,8 @@ _IMAGE_SIZE = Option(
     "--image-size", "N", "pixels per side of a Hugging Face model's images", "count", field="stated.image_size"
 )
 _JSON = Option("--json", "", "print the result as JSON on stdout, and nothing else", "switch", in_library=False)
+
+_VERBOSE = Option("--verbose", "", "show all that was refused or not measured", "switch", in_library=False, short="-v")
 
 _SUMMARY = Option("--summary", "FILE", "append the result to a file, as Markdown", "path", in_library=False)
 _GLOBAL_BATCH = Option("--global-batch", "N", "keep N samples per optimizer step", "count")
@@ -200,14 +212,19 @@ _SHARED = (
         ),
         Option("--search-space", "NAME", "default, all, exact, smoke or a YAML file", default="default"),
         Option("--methods", "A,B", "only these, and each must apply", "names"),
-        Option(
-            "--sampler",
-            "NAME",
-            "model, tpe or random: how the next trial is chosen",
-            default="model",
-            choices=("model", "tpe", "random"),
+    ),
+    Row(
+        (
+            Option(
+                "--sampler",
+                "NAME",
+                "model, tpe or random: how the next trial is chosen",
+                default="model",
+                choices=("model", "tpe", "random"),
+            ),
+            Option("--storage", "URL", "a database or a journal file that workers share"),
         ),
-        Option("--storage", "URL", "a database or a journal file that workers share"),
+        "model, tpe or random; a database to share",
     ),
     Row(
         (
@@ -219,11 +236,21 @@ _SHARED = (
         "when to stop (default: 40 policies, 3m30s)",
     ),
     *_each(
+        Option(
+            "--wait-idle",
+            "TIME",
+            "wait first, at most so long (10m), for an idle machine",
+            "duration",
+            field="wait_idle_seconds",
+            bare="10m",
+        ),
         Option("--output", "DIR", "where to write (default: momadvise-runs/...)", "path"),
-        Option("--timings", "", "show where the time of the run went", "switch", in_library=False),
-        _SUMMARY,
-        _JSON,
     ),
+    Row(
+        (_VERBOSE, Option("--timings", "", "show where the time of the run went", "switch", in_library=False)),
+        "every refusal; where the time of the run went",
+    ),
+    Row((_JSON, _SUMMARY), "as JSON; append to FILE, as Markdown"),
 )
 
 
@@ -287,4 +314,13 @@ CHECK = (
         ),
     ),
     Section("a policy for cheapest: what would be picked now", _CHEAPEST),
+)
+REPORT = (
+    Section(
+        "options",
+        _each(
+            Option("--output", "FILE", "where to write (default: report.html in DIR; here for several)", "path"),
+            Option("--open", "", "show it in the browser", "switch"),
+        ),
+    ),
 )

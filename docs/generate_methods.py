@@ -39,7 +39,7 @@ the same samples.
 
 def page() -> str:
     """The whole page."""
-    sections = (line for method in CATALOGUE for line in _section(method))
+    sections = (line for method in CATALOGUE for line in section(method))
     return "\n".join([_head(), *_overview(), *_measured(), *sections])
 
 
@@ -58,20 +58,25 @@ def _overview() -> Iterator[str]:
     yield ""
 
 
-def _measured() -> Iterator[str]:
-    """A table for each device of which there are rows: settings down, models across, relative to plain training."""
+def measured_rows() -> Iterator[tuple[str, dict[tuple[str, str], dict[str, Any]]]]:
+    """Each device of which there are rows, and its rows by setting and model."""
     for file in sorted(MEASURED.glob("methods-*.jsonl")):
         rows: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
-        if not rows:
-            continue
-        # A setting that was measured again counts as it was last.
-        cells = {(row["setting"], row["model"]): row for row in rows}
+        if rows:
+            # A setting that was measured again counts as it was last.
+            yield rows[-1]["device"], {(row["setting"], row["model"]): row for row in rows}
+
+
+def _measured() -> Iterator[str]:
+    """A table for each device of which there are rows: settings down, models across, relative to plain training."""
+    for device, cells in measured_rows():
+        rows = list(cells.values())
         models = list(dict.fromkeys(row["model"] for row in rows))
         settings = [setting for setting in dict.fromkeys(row["setting"] for row in rows) if setting != "plain"]
         measured = {row["method"] for row in rows}
         versions = ", ".join(f"{name} {version}" for name, version in rows[-1]["versions"].items())
         dates = sorted({row["date"] for row in rows})
-        yield f"## Measured on {rows[-1]['device']}"
+        yield f"## Measured on {device}"
         yield ""
         yield (
             "Every method alone, at the workload's own batch: peak memory, what the backward pass kept (activations) "
@@ -92,7 +97,7 @@ def _measured() -> Iterator[str]:
         plain = " | ".join(_absolute(cells.get(("plain", model))) for model in models)
         yield f"| plain | {plain} |"
         for setting in settings:
-            yield f"| `{setting}` | {' | '.join(_relative(cells.get((setting, model))) for model in models)} |"
+            yield f"| `{setting}` | {' | '.join(relative(cells.get((setting, model))) for model in models)} |"
         for method in CATALOGUE:
             if method.name not in measured and not (method.distributes or method.builds_on):
                 yield f"| `{method.name}` | {' | '.join('not measured yet' for _ in models)} |"
@@ -115,7 +120,8 @@ def _absolute(row: dict[str, Any] | None) -> str:
     return f"batch {row['batch']}: {row['peak_bytes'] / 2**20:,.0f} MiB, {row['step_seconds']:.3g} s"
 
 
-def _relative(row: dict[str, Any] | None) -> str:
+def relative(row: dict[str, Any] | None) -> str:
+    """What a row says, relative to plain training."""
     if row is None or row["peak_ratio"] is None:
         return "-"
     text = f"peak {row['peak_ratio']:.2f}"
@@ -133,7 +139,8 @@ def _share(value: float) -> str:
     return "0" if value == 0 else "not finite" if value >= 1e6 else f"{value * 100:.2g}%"
 
 
-def _section(method: Method) -> Iterator[str]:
+def section(method: Method) -> Iterator[str]:
+    """The section of a method, with its heading."""
     yield f"## {method.name}"
     yield ""
     yield method.summary

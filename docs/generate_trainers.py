@@ -36,9 +36,11 @@ Every key that a trainer might set by itself is written out, because no trainer'
 `--into`, what would contradict the policy is removed, and every change is printed.
 
 What stands behind a mark: every configuration was read by the library and version below, and the tests do so again
-wherever it is installed. For the batch, accumulation, clipping, `checkpoint`, `fused_optimizer` and `precision` in bf16
-of `hf`, and for what `lightning` and `accelerate` say of these, they also train two steps on a CPU and compare the
-parameters with the wrapper's. Formats that need a GPU, and several devices, are read but were not trained.
+wherever it is installed. Trained two steps on a CPU, with the parameters that the wrapper reaches: the batch,
+accumulation, clipping, `checkpoint`, `fused_optimizer` and `precision` in bf16 of `hf`, `lightning`, `accelerate`,
+`deepspeed` and `llamafactory`, as far as they say them; `adam_low_bit` and `compile` of `hf`; on two ranks `ddp` of
+`hf`, `accelerate` and `lightning`, and there `gradient_compression`; fp16, tf32 and `fsdp` of `hf` on a CUDA
+device in software, as no GPU was there. What `torchtitan` and `axolotl` say was read by them, but not trained.
 """
 
 ADAPTERS = """\
@@ -79,11 +81,12 @@ def _overview() -> Iterator[str]:
 
 
 def _mark(method: Method, target: Target) -> str:
-    found = dict.fromkeys(MARKS[_rule(setting, target).status] for setting in settings_of(method))
+    found = dict.fromkeys(MARKS[trainer_rule(setting, target).status] for setting in settings_of(method))
     return " ".join(mark for mark in MARKS.values() if mark in found)
 
 
-def _rule(setting: MethodSetting, target: Target) -> Rule:
+def trainer_rule(setting: MethodSetting, target: Target) -> Rule:
+    """What a trainer says of a setting."""
     beneath = frozenset({"ddp"}) if setting.name == "gradient_compression" else frozenset()
     return rule_for(setting, target, frozenset({setting.name}) | beneath)
 
@@ -121,7 +124,7 @@ def _section(target: Target) -> Iterator[str]:
         yield ""
     yield target.adapter_words
     yield ""
-    plain = ", ".join(f"`{key}: {_value(value)}`" for key, value in target.plain.items())
+    plain = ", ".join(f"`{key}: {shown_value(value)}`" for key, value in target.plain.items())
     yield f"Plain training: {plain}."
     yield ""
     yield "| part of the policy | | keys | |"
@@ -132,7 +135,7 @@ def _section(target: Target) -> Iterator[str]:
                 yield _row(rule)
     for method in CATALOGUE:
         own = [rule for rule in target.rules if rule.of == method.name]
-        last = {id(_rule(setting, target)): _rule(setting, target) for setting in settings_of(method)}
+        last = {id(trainer_rule(setting, target)): trainer_rule(setting, target) for setting in settings_of(method)}
         for rule in (*own, *(rule for rule in last.values() if all(rule is not one for one in own))):
             yield _row(rule)
     yield ""
@@ -150,13 +153,14 @@ def _row(rule: Rule) -> str:
     limits = ", ".join(f"{name}={'|'.join(map(str, values))}" for name, values in rule.where.items())
     what = f"{rule.of}({limits})" if limits else rule.of
     beside = f" beside {' or '.join(f'`{one}`' for one in rule.beside)}" if rule.beside else ""
-    keys = ", ".join(f"`{key}: {_value(value)}`" for key, value in rule.keys.items())
+    keys = ", ".join(f"`{key}: {shown_value(value)}`" for key, value in rule.keys.items())
     outside = f"`{rule.outside}`" if rule.outside else ""
     cells = (f"`{what}`{beside}", MARKS[rule.status], ", ".join(filter(None, (keys, outside))), rule.text)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _value(value: Any) -> str:
+def shown_value(value: Any) -> str:
+    """The value of a key, as it is shown."""
     if isinstance(value, Given):
         return f"<{value.name}>"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -77,7 +77,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def files(self) -> dict[str, Path]:
         """Description -> path of each written file."""
         folder = StudyFolder(Path(self.folder))
-        return {"policy": folder.policy, "wrapper": folder.wrapper, "study": folder.database}
+        files = {"policy": folder.policy, "wrapper": folder.wrapper, "study": folder.database}
+        return {**files, "report": folder.page} if folder.page.exists() else files
 
     @property
     def policy_path(self) -> Path:

@@ -154,6 +154,9 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         noise: Relative difference from the search's measurement that noise explains.
         drift: The baseline's throughput right after the run relative to the search's, if it was measured again.
         other_samples_per_second: Throughput of a second run that was further from the search's, if there was one.
+        expected_speedup: The speedup over the baseline that the policy showed before, in turn with it: in the search,
+            or in an earlier confirmation if that was nearer.
+        other_load: Where the run was far from its promise: what else kept the machine busy right after it, in words.
     """
 
     outcome: Outcome
@@ -166,16 +169,25 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     noise: float = 0.1
     drift: float | None = None
     other_samples_per_second: float | None = None
+    expected_speedup: float | None = None
+    other_load: str = ""
 
     @property
     def as_promised(self) -> bool:
-        """Whether the run matched the search: by its speedup over the baseline if measured, else up to the noise.
+        """Whether the run matched what was measured before, up to the noise: neither slower nor faster.
 
         A machine that became slower or faster meanwhile, as the baseline shows, breaks no promise.
         """
+        if self.speedup is not None and self.expected_speedup is None:
+            return True  # nothing else alternated with the baseline
+        return self.found_share is not None and abs(self.found_share - 1) <= self.tolerated
+
+    @property
+    def found_share(self) -> float | None:
+        """What was found of what was due: of the speedup, or of the throughput at the present speed."""
         if self.speedup is not None:
-            return True
-        return self.kept is not None and abs(self.kept / (self.drift or 1.0) - 1) <= self.tolerated
+            return None if self.expected_speedup is None else self.speedup.value / self.expected_speedup
+        return None if self.kept is None else self.kept / (self.drift or 1.0)
 
     @property
     def tolerated(self) -> float:

@@ -85,12 +85,22 @@ def moved(evidence: Evidence, peak_bytes: int, speedup: Speedup | None) -> list[
     if abs(peak_bytes - promised) > _APART * promised:
         words = {"was": format_bytes(promised), "now": format_bytes(peak_bytes)}
         found.append(Difference(subject="peak memory", weight=Weight.MOVED, **words))
-    if evidence.speedup_over_baseline is not None and speedup is not None:
-        value, low, high = evidence.speedup_over_baseline
+    stated = evidence.speedup_over_baseline or _from_rates(evidence)
+    if stated is not None and speedup is not None:
+        value, low, high = stated
         if speedup.high < low or speedup.low > high:
             words = {"was": _times(value, low, high), "now": _times(speedup.value, speedup.low, speedup.high)}
             found.append(Difference(subject="speed beside plain training", weight=Weight.MOVED, **words))
     return found
+
+
+def _from_rates(evidence: Evidence) -> tuple[float, float, float] | None:
+    """The speedup that two rates state, of trainings that took no turns."""
+    baseline, own = evidence.baseline_samples_per_second, evidence.confirmed_samples_per_second
+    if not baseline:
+        return None
+    value = (own or evidence.samples_per_second) / baseline
+    return value, value * (1 - evidence.relative_spread), value * (1 + evidence.relative_spread)
 
 
 def _times(value: float, low: float, high: float) -> str:

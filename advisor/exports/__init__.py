@@ -1,4 +1,4 @@
 """What the configuration of a trainer can say of a policy: a table per trainer, and the files written from it.
 
-Called by api, cli and report.
+Called by api, cli_export and report.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.static_graph import ddp_rules
 
 __all__ = ["HF", "OPTIMIZERS", "TRAINING_ARGUMENTS"]
 
@@ -15,6 +16,7 @@ _NO_MESH = (
     "the model is divided when it is loaded (from_pretrained), and only for models that transformers has plans for"
 )
 
+_DDP = {"ddp_find_unused_parameters": False}
 _FSDP = {
     "fsdp": True,
     "fsdp_config.version": 2,
@@ -108,16 +110,11 @@ HF = Target(
             outside="ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=true in the environment",
             scope="blocks",
         ),
-        exported(
-            "ddp",
-            {"ddp_find_unused_parameters": False, "ddp_static_graph": Given("static_graph")},
-            bucket_views=False,
-        ),
-        approximated(
-            "ddp",
-            {"ddp_find_unused_parameters": False, "ddp_static_graph": Given("static_graph")},
+        *ddp_rules(_DDP, "ddp_static_graph", bucket_views=False),
+        *ddp_rules(
+            _DDP,
+            "ddp_static_graph",
             "there is no key for gradients that are views into the buffers that are sent: a copy of all gradients more",
-            bucket_views=True,
         ),
         exported("fsdp", _FSDP, mixed_precision="none"),
         approximated("fsdp", {**_FSDP, "bf16": True}, _BF16_UNDER_FSDP, mixed_precision="bf16"),

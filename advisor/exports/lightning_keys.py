@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.static_graph import ddp_rules
 
 __all__ = ["LIGHTNING"]
 
@@ -11,7 +12,6 @@ _OPTION = "trainer.strategy.init_args"
 _DDP = {
     _STRATEGY: "lightning.pytorch.strategies.DDPStrategy",
     f"{_OPTION}.gradient_as_bucket_view": Given("bucket_views"),
-    f"{_OPTION}.static_graph": Given("static_graph"),
     f"{_OPTION}.find_unused_parameters": False,
 }
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
@@ -47,7 +47,7 @@ LIGHTNING = Target(
         adapter("half_weights", "16-true scales no loss, and computes updates in float16"),
         adapter("float8", "its transformer-engine precision is another library's"),
         adapter("checkpoint", "only FSDPStrategy recomputes blocks, and it is torch's former FSDP"),
-        exported("ddp", _DDP),
+        *ddp_rules(_DDP, f"{_OPTION}.static_graph"),
         approximated(
             "zero_1",
             {_STRATEGY: "lightning.pytorch.strategies.DeepSpeedStrategy", f"{_OPTION}.stage": 1},

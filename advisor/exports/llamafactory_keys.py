@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.static_graph import ddp_rules
 
 __all__ = ["LLAMAFACTORY"]
 
@@ -15,6 +16,7 @@ _OTHER_LAYERS = (
 )
 _LORA = {"finetuning_type": "lora", "lora_rank": Given("rank"), "lora_target": "all", "lora_dropout": 0.0}
 _ALPHA = {8: 16, 32: 64}
+_DDP = {"ddp_find_unused_parameters": False}
 _FSDP = {
     "fsdp": True,
     "fsdp_config.version": 2,
@@ -106,14 +108,10 @@ LLAMAFACTORY = Target(
             )
             for rank, alpha in _ALPHA.items()
         ),
-        exported(
-            "ddp",
-            {"ddp_find_unused_parameters": False, "ddp_static_graph": Given("static_graph")},
-            bucket_views=False,
-        ),
-        approximated(
-            "ddp",
-            {"ddp_find_unused_parameters": False, "ddp_static_graph": Given("static_graph")},
+        *ddp_rules(_DDP, "ddp_static_graph", bucket_views=False),
+        *ddp_rules(
+            _DDP,
+            "ddp_static_graph",
             "there is no key for gradients that are views into the buffers that are sent: a copy of all gradients more",
         ),
         adapter("zero_1", "LLaMA-Factory takes it from a DeepSpeed configuration: export to deepspeed"),
@@ -154,4 +152,8 @@ LLAMAFACTORY = Target(
         "shift_attn": "another attention",
     },
     use="llamafactory-cli train {file}",
+    notes=(
+        "the transformers that it requires (5.6 at most) also counts the first label of each row, which none predicts; "
+        "rows whose prompt is masked, as by default, have none",
+    ),
 )

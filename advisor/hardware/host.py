@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-__all__ = ["HostMemory", "cpu_name", "host_cores", "host_fields", "host_memory"]
+__all__ = ["HostMemory", "cpu_name", "group_seconds", "host_cores", "host_fields", "host_memory"]
 
 _UNLIMITED = 1 << 60
 """cgroup v1 reports a huge number if no limit is set."""
@@ -51,6 +51,21 @@ def host_cores(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/pr
             if quota is not None and quota > 0 and period:
                 cores = min(cores, quota // period)
     return max(1, cores)
+
+
+def group_seconds(cgroups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> float | None:
+    """Seconds that the control group with this process's CPU quota has worked so far; ``None`` without a quota."""
+    for folder in _groups(cgroups, process, ""):
+        if _text(folder / "cpu.max").split()[:1] not in ([], ["max"]):
+            for line in _text(folder / "cpu.stat").splitlines():
+                if line.startswith("usage_usec "):
+                    return int(line.split()[1]) / 1e6
+    for name in ("cpu", "cpu,cpuacct"):
+        for folder in _groups(cgroups, process, name):
+            used = _number(folder / "cpuacct.usage")  # where both are in one hierarchy, as they are nearly everywhere
+            if (_number(folder / "cpu.cfs_quota_us") or 0) > 0 and used is not None:
+                return used / 1e9
+    return None
 
 
 def host_fields() -> dict[str, Any]:

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.panel import Panel
+from rich.constrain import Constrain
 from rich.text import Text
 
 from advisor.decide.candidate import Confirmation, Recommendation
 from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.goal import Goal, GoalKind
-from advisor.hardware.mesh import DATA_ONLY
 from advisor.report.cells import plain_table
 from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import growth_table
+from advisor.report.headline import NOT_REPRODUCIBLE, NOTHING_RAN, headline, missed_words, what_to_do
 from advisor.report.plot import CostPlot
-from advisor.report.sentences import measured_too_little
-from advisor.report.table import RankingTable, not_measured_table, refused_settings_table
-from advisor.report.wording import batch_words, of_each_share, on_devices, policy_words
+from advisor.report.table import RankingTable, not_measured_part, refused_part
 from advisor.text.units import (
     format_bytes,
     format_count,
     format_percent,
     format_rate,
+    format_seconds,
     format_spread,
     format_times,
     format_times_spread,
 )
 from advisor.trial.outcome import Outcome
-from advisor.workload.sizes import size_words
 
 __all__ = ["AnswerView", "confirmation_words", "timings_table"]
 
 _TEXT_WIDTH = 100
+"""Longer lines of a paragraph are hard to read."""
 
-_NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
+_ROWS, _ROWS_IN_FULL = 5, 10
 
 
 @dataclass(frozen=True)
 class AnswerView:
-    """Everything at the end of a session, most important last, because the end stays on the screen.
+    """Everything at the end of a session: the answer, the table, the reasons, notes, and last what is not applicable.
 
     Attributes:
         recommendation: The answer, explained.
         files: Description -> path of each written file.
         apply_lines: Lines of Python that apply the policy.
+        verbose: Whether to list each policy that was not measured and each setting that is not applicable; otherwise
+            one line for each outcome and each method says how many there are.
     """
 
     recommendation: Recommendation
@@ -57,18 +58,15 @@ class AnswerView:
     files: Mapping[str, Path]
     apply_lines: Sequence[str]
     notes: Sequence[str] = ()
+    verbose: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         answer = self.recommendation
+        beyond = None if answer.confirmation is None else self._beyond_limit(answer.confirmation)
+        yield headline(answer, self.goal, files=self.files, apply_lines=self.apply_lines, beyond=beyond)
         yield Text()
-        if answer.refused_settings:
-            yield refused_settings_table(answer.refused_settings)
-            yield Text()
-        if answer.not_measured:
-            yield not_measured_table(answer.not_measured)
-            yield Text()
         if answer.frontier is None:
-            yield RankingTable(answer, self.goal)
+            yield RankingTable(answer, self.goal, rows=_ROWS_IN_FULL if self.verbose else _ROWS)
         else:
             yield FrontierTable(answer, self.goal)
             yield Text()
@@ -77,36 +75,27 @@ class AnswerView:
         if answer.growth is not None:
             yield growth_table(answer, answer.growth)
             yield Text()
-        yield Panel(
-            self._panel_text(),
-            title=Text(_title(answer)),
-            title_align="left",
-            border_style="green",
-            width=min(options.max_width, _TEXT_WIDTH + 4),
-        )
-        for note in (*self.notes, *answer.winner.notes):
+        yield Text("Why", style="bold")
+        width = min(options.max_width, _TEXT_WIDTH)
+        for paragraph in self._paragraphs(beyond):
+            yield Constrain(paragraph, width)
+        notes = (*self.notes, *answer.winner.notes)
+        if notes:
+            yield Text()
+        for note in notes:
             yield Text.assemble(("note: ", "yellow"), note)
-        if self.files:
-            yield Text("\nWritten", style="bold")
-            width = max(map(len, self.files))
-            for what, path in self.files.items():
-                yield _uncut((f"    {what:<{width}}  ", "bold cyan"), str(path))
-        if self.apply_lines:
-            yield Text("\nApply it", style="bold")
-            for line in self.apply_lines:
-                yield _uncut(f"    {line}")
+        for part in (not_measured_part, refused_part):
+            shown = part(answer, verbose=self.verbose)
+            if shown is not None:
+                yield Text()
+                yield shown
 
-    def _panel_text(self) -> Text:
+    def _paragraphs(self, beyond: str | None) -> Iterator[Text]:
         answer = self.recommendation
-        text = Text(" ".join(answer.why))
+        yield Text(" ".join(answer.why))
         if answer.confirmation is not None:
             floor = None if answer.growth is None else answer.growth.floor_samples_per_second
-            beyond = self._beyond_limit(answer.confirmation)
-            text.append("\n\n").append(
-                confirmation_words(answer.confirmation, floor=floor, beyond=beyond),
-                style="green" if answer.confirmation.as_promised and beyond is None else "yellow",
-            )
-        return text
+            yield Text(confirmation_words(answer.confirmation, floor=floor, beyond=beyond))
 
     def _beyond_limit(self, confirmation: Confirmation) -> str | None:
         """``cheapest``: how far the confirming run is beyond the user's limit."""
@@ -114,37 +103,6 @@ class AnswerView:
             return None
         again = msgspec.structs.replace(self.recommendation.winner, measurement=confirmation.measurement)
         return beyond_limit(placed(again, self.goal), self.goal.preference)
-
-
-def _title(answer: Recommendation) -> str:
-    winner, policy = answer.winner, answer.winner.policy
-    devices = f" on each of {policy.gpu_count:,} devices" if policy.gpu_count > 1 else ""
-    if policy.axes != DATA_ONLY:
-        devices = of_each_share(policy) + on_devices(policy)
-    training = f"train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"
-    if winner.model_size:
-        return f"Build {size_words(winner.model_size)} and {training}"
-    if measured_too_little(answer):
-        return f"{training[0].upper()}{training[1:]}; too little was measured for more"
-    if answer.growth is None and answer.frontier is None and winner == answer.baseline:
-        return f"Keep what you have: {training}"
-    if _lost_its_lead(answer):
-        return f"Not faster when run again: {training}"  # First, because a long title is cut at its end.
-    return training[0].upper() + training[1:]
-
-
-def _lost_its_lead(answer: Recommendation) -> bool:
-    """Whether the winner was faster than the baseline in its trial, and was not when both were run again."""
-    baseline, again = answer.baseline, answer.confirmation
-    if baseline is None or again is None or again.measurement is None or again.baseline_samples_per_second is None:
-        return False
-    led = again.promised_samples_per_second > baseline.samples_per_second
-    return led and again.measurement.samples_per_second <= again.baseline_samples_per_second
-
-
-def _uncut(*parts: str | tuple[str, str]) -> Text:
-    """A line that is never wrapped: a path or a statement that is cut cannot be copied."""
-    return Text.assemble(*parts, no_wrap=True, overflow="ignore")
 
 
 def confirmation_words(confirmation: Confirmation, *, floor: float | None = None, beyond: str | None = None) -> str:
@@ -157,18 +115,25 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     """
     promised = format_rate(confirmation.promised_samples_per_second)
     measurement, kept = confirmation.measurement, confirmation.kept
-    if confirmation.outcome in _NOTHING_RAN and confirmation.reason:
+    if confirmation.outcome in NOTHING_RAN and confirmation.reason:
         return f"Not confirmed: {confirmation.reason.rstrip('.')}."
     if confirmation.outcome is not Outcome.OK or measurement is None or kept is None:
         detail = f": {confirmation.reason.rstrip('.')}" if confirmation.reason else ""
         return f"Not confirmed: running the wrapper in a fresh process ended as {confirmation.outcome.value}{detail}."
     peak = format_bytes(measurement.memory.peak_bytes)
+    again = f"Measurements are {NOT_REPRODUCIBLE}: {what_to_do(confirmation)}."
     if confirmation.speedup is not None and confirmation.promise is not None:
         promise = confirmation.promise
+        interval = f"{format_times(promise.value)} the baseline, " + format_times_spread(
+            promise.low, promise.high, promise.value
+        )
+        turns = f"the wrapper and the baseline took {format_count(promise.rounds, 'turn')} each in fresh processes"
+        if confirmation.as_promised or confirmation.expected_speedup is None:
+            return f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."
+        before = format_times(confirmation.expected_speedup)
         return (
-            f"Confirmed: the wrapper and the baseline took {format_count(promise.rounds, 'turn')} each in fresh "
-            f"processes. The promise is {format_times(promise.value)} the baseline, "
-            f"{format_times_spread(promise.low, promise.high, promise.value)}, at a peak of {peak}."
+            f"Not confirmed: {turns}, which show {interval}, at a peak of {peak}. Before, it was {before}: "
+            f"{missed_words(confirmation)}. {again}"
         )
     rates = (
         f"the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, {format_percent(kept)} of the "
@@ -178,9 +143,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     if not confirmation.as_promised:
         text = (
             f"Not confirmed: in a fresh process {rates}{_due(confirmation)}, and "
-            f"{format_spread(confirmation.tolerated)} would be noise. "
-            "Measurements on this machine are not reproducible now: check what else runs on it, and run the same "
-            "command again."
+            f"{format_spread(confirmation.tolerated)} would be noise. {again}"
         )
     if confirmation.other_samples_per_second is not None:
         text += f" It ran twice: the other time {format_rate(confirmation.other_samples_per_second)} samples/s."
@@ -211,8 +174,8 @@ def timings_table(timings: Mapping[str, float]) -> RenderableType:
     whole = sum(timings.values()) or 1.0
     table = plain_table("Where the time went")
     table.add_column("what")
-    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     for what, seconds in sorted(timings.items(), key=lambda one: -one[1]):
-        table.add_row(what, f"{seconds:.1f}", format_percent(seconds / whole))
+        table.add_row(what, format_seconds(seconds), format_percent(seconds / whole))
     return table

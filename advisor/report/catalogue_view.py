@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -17,7 +17,10 @@ from advisor.methods.compose import judge, settings_of
 from advisor.report.cells import plain_table
 from advisor.text.units import format_bytes, format_count
 
-__all__ = ["hardware_view", "method_view", "methods_view"]
+__all__ = ["hardware_summary", "hardware_view", "method_view", "methods_view"]
+
+_NAMED = 4
+"""Devices that are listed by name; of more, the first and the last."""
 
 _PROFILE_FIGURES = {
     "memory": "memory",
@@ -84,6 +87,40 @@ def method_view(method: Method, hardware: Hardware) -> RenderableType:
     rows.append(("from", method.citation))
     title = Text(method.name, style="bold").append(f": {method.summary}", style="not bold")
     return Group(title, Text(), _grid(rows))
+
+
+def hardware_summary(devices: Sequence[Hardware], profiles: Mapping[str, Profile]) -> RenderableType:
+    """The devices on a screen: those that are alike together, with their published figures on a few lines."""
+    alike: dict[tuple[str, int, str | None], list[Hardware]] = {}
+    for one in devices:
+        alike.setdefault((one.name, one.memory_bytes, one.profile), []).append(one)
+    parts: list[RenderableType] = []
+    for same in alike.values():
+        first, profile = same[0], profiles.get(same[0].profile or "")
+        names = [one.device for one in same]
+        named = ", ".join(names) if len(names) <= _NAMED else f"{names[0]} to {names[-1]}"
+        free = format_bytes(min(one.free_bytes for one in same))
+        rows: list[tuple[str, str | Text]] = [
+            ("device", f"{first.name} ({named})"),
+            ("memory", f"{format_bytes(first.memory_bytes)}, {free} free{' at least' if len(same) > 1 else ''}"),
+        ]
+        if first.kind is DeviceKind.CPU:
+            rows.append(("cores", str(first.host_cores)))
+        if first.compute_capability is not None:
+            rows.append(("capability", ".".join(map(str, first.compute_capability))))
+        if first.driver_version is not None:
+            rows.append(("driver", first.driver_version))
+        rows.append(("published", _published(profile)))
+        parts += [_grid(rows), Text()]
+    return Group(*parts, Text("-v: what each published figure is of, and its source.", style="dim"))
+
+
+def _published(profile: Profile | None) -> str:
+    if profile is None:
+        return "nothing for this device: predictions rest on measurements alone"
+    figures = [(title, getattr(profile, field)) for field, title in _PROFILE_FIGURES.items()]
+    known = [f"{title} {figure.value:,.4g} {figure.unit}" for title, figure in figures if figure.value is not None]
+    return f"{profile.title}: {', '.join(known)}" if known else f"{profile.title}: no figures"
 
 
 def hardware_view(hardware: Hardware, profile: Profile | None = None) -> RenderableType:

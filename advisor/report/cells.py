@@ -15,7 +15,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_outpaced
 from advisor.text.units import format_spread
 
-__all__ = ["Folded", "aligned", "plain_table", "spread_cell", "two_lines"]
+__all__ = ["Folded", "aligned", "fitting", "plain_table", "spread_cell", "two_lines"]
 
 _LEFT = ("#", "fidelity")
 """Columns of left-aligned words; numbers are right-aligned."""
@@ -74,6 +74,14 @@ def plain_table(title: str, *, expand: bool = False) -> Table:
         pad_edge=False,
         show_edge=False,
     )
+
+
+def fitting(columns: Mapping[str, int], width: int) -> Mapping[str, int]:
+    """The columns that fit a width: without the class of fidelity, and then without the drift, where all do not."""
+    for left_out in ("fidelity", "loss drift", "drift"):
+        if sum(columns.values()) - 1 > width:
+            columns = {heading: wide for heading, wide in columns.items() if heading != left_out}
+    return columns
 
 
 def aligned(cells: Sequence[Text], columns: Mapping[str, int]) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.rule import Rule
@@ -13,7 +13,7 @@ from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.goal import Goal
 from advisor.hardware.mesh import DATA_ONLY
-from advisor.report.cells import Folded, aligned, plain_table, spread_cell, two_lines
+from advisor.report.cells import Folded, aligned, fitting, plain_table, spread_cell, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.points import ITERATIONS, Entry, entries, worse_words
 from advisor.report.wording import batch_words, meshed_words, role_words
@@ -47,10 +47,12 @@ class FrontierTable:
         self._goal = goal
         self._entries = entries(recommendation, dominated=DOMINATED_ROWS)
         energy = any(entry.point.joules is not None for entry in self._entries)
-        self._columns = {heading: width for heading, width in _COLUMNS.items() if energy or heading != "energy"}
+        self._known = {heading: width for heading, width in _COLUMNS.items() if energy or heading != "energy"}
+        self._columns: Mapping[str, int] = self._known
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text("Frontier: nothing measured is both faster and cheaper", style="bold")
+        self._columns = fitting(self._known, options.max_width)
         headings = aligned([Text(heading) for heading in self._columns], self._columns)
         headings.stylize("cyan")
         yield headings

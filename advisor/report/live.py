@@ -31,7 +31,7 @@ from advisor.report.wording import (
     rate_words,
     role_words,
 )
-from advisor.text.units import format_bytes, format_duration, format_rate
+from advisor.text.units import format_bytes, format_count, format_duration, format_rate
 
 __all__ = ["LiveProgress", "PlainProgress", "open_progress"]
 
@@ -57,7 +57,8 @@ class PlainProgress(Progress):
         self._started = self._clock()
         self._goal = goal
         self._line(
-            f"{workload} on {device}, goal {goal}: at most {trials} trials in {format_duration(time_limit_seconds)}"
+            f"{workload} on {device}, goal {goal}: at most {format_count(trials, 'trial')} in "
+            f"{format_duration(time_limit_seconds)}"
         )
 
     def stage(self, text: str) -> None:
@@ -134,6 +135,10 @@ class LiveProgress(Progress):
         self._doing_since = self._clock()
         self._change(doing=text, policy="")
 
+    def waited(self, seconds: float) -> None:
+        """Show as much time left as before."""
+        self._started += seconds
+
     def trial_started(self, number: int, policy: Policy, doing: str) -> None:
         """Show the trial under way."""
         self._doing_since = self._clock()
@@ -160,7 +165,7 @@ class LiveProgress(Progress):
         now, state = self._clock(), self._state
         spent = now - self._started
         left = format_duration(max(0.0, state.time_limit_seconds - spent))
-        clock = _cut(f"{left} left, ", (f"{state.finished} of at most {state.trials} trials", "dim"))
+        clock = _cut(f"{left} left, ", (f"{state.finished} of at most {format_count(state.trials, 'trial')}", "dim"))
         doing = _cut(state.doing, (f" ({format_duration(now - self._doing_since)})", "dim"), state.policy)
         parts: list[RenderableType] = [
             _cut((state.title, "bold")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
 from rich.text import Text
 
 from advisor.predict.policy_outlook import AtBatch, Outlook
@@ -117,7 +118,7 @@ class OutlookView:
             for phase, count in at.phase_peaks.items()
             if phase != "idle"
         )
-        yield Text(f"  peaks: {peaks}", style="dim")
+        yield Padding(Text(f"peaks: {peaks}", style="dim"), (0, 0, 0, 2))
 
     def _allocator(self) -> RenderResult:
         """The allocator's memory: more than the tensors', because it keeps memory for reuse."""

@@ -31,6 +31,9 @@ class Progress:
     def stage(self, text: str) -> None:
         """What is under way besides the search's own trials, in a few words."""
 
+    def waited(self, seconds: float) -> None:
+        """So much time has passed that does not count against the limit."""
+
     def trial_started(self, number: int, policy: Policy, doing: str) -> None:
         """A trial began; policies are numbered from 1, and what is done with this one is said in a few words."""
 

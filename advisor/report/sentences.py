@@ -12,9 +12,9 @@ from advisor.text.units import format_count, format_many, format_percent
 from advisor.trial.outcome import Outcome
 
 __all__ = [
-    "GO_ON",
     "compared_sentence",
     "fidelity_sentence",
+    "go_on",
     "hand_tuned_sentence",
     "measured_methods",
     "measured_too_little",
@@ -37,8 +37,15 @@ _TOO_FEW = 3
 the shape of the step) at least one was not even seen."""
 
 
-GO_ON = "run the same command with a longer --time-limit to continue"
-"""What to do where too little was measured."""
+def go_on(answer: Recommendation) -> str:
+    """What to do where too little was measured, by what ended the search."""
+    because = answer.stopped_because
+    more = " with a longer --time-limit"
+    if "interrupted" in because:
+        more = ""
+    elif because.startswith("the limit of"):
+        more = " with more --trials"
+    return f"run the same command{more} to continue"
 
 
 def fidelity_sentence(winner: Candidate) -> str:
@@ -89,7 +96,7 @@ def measured_too_little(answer: Recommendation) -> bool:
 def nothing_else_sentence(answer: Recommendation) -> str:
     """The baseline won because nothing else was measured, and what to do about that."""
     text = "That is the baseline itself. Nothing else was measured, so this is no advice against anything"
-    return f"{text}: {GO_ON}." if answer.untried else f"{text}."
+    return f"{text}: {go_on(answer)}." if answer.untried else f"{text}."
 
 
 def measured_methods(answer: Recommendation) -> set[str]:

@@ -18,7 +18,7 @@ from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.floor import keeps
 from advisor.decide.score import gain_over
 from advisor.goal import Goal, GoalKind
-from advisor.report.cells import Folded, aligned, plain_table, spread_cell, two_lines
+from advisor.report.cells import Folded, aligned, fitting, plain_table, spread_cell, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.wording import (
     batch_words,
@@ -32,7 +32,7 @@ from advisor.report.wording import (
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
 
-__all__ = ["RankingTable", "not_measured_table", "refused_settings_table"]
+__all__ = ["RankingTable", "not_measured_part", "not_measured_table", "refused_part", "refused_settings_table"]
 
 _WIDE = 136
 """From this width on a policy and its measurements share a line."""
@@ -60,7 +60,10 @@ class RankingTable:
             yield self._table(shown)
         else:
             yield Text("Measured", style="bold")
-            headings = aligned([Text(heading) for heading in _COLUMNS], _COLUMNS).append("  role")
+            columns = fitting(_COLUMNS, options.max_width)
+            headings = aligned([Text(heading) for heading in columns], columns)
+            if len(headings) + len("  role") <= options.max_width:
+                headings.append("  role")
             headings.stylize("cyan")
             yield headings
             yield Rule(style="")
@@ -103,11 +106,14 @@ class RankingTable:
         return table
 
     def _two_lines(self, rank: int, candidate: Candidate, width: int) -> RenderResult:
-        number, *values = self._values(rank, candidate)
+        columns = fitting(_COLUMNS, width)
+        cells = dict(zip(_COLUMNS, self._values(rank, candidate), strict=True))
+        number = cells["#"]
+        cells["#"] = Text()
         return two_lines(
-            aligned([number], _COLUMNS),
+            aligned([number], columns),
             candidate_words(candidate),
-            aligned([Text(), *values], _COLUMNS),
+            aligned([cells[heading] for heading in columns], columns),
             self._role(candidate),
             style=self._style(candidate),
             gap=2,
@@ -156,6 +162,40 @@ class RankingTable:
 
     def _style(self, candidate: Candidate) -> str:
         return "bold green" if candidate == self.recommendation.winner else ""
+
+
+def not_measured_part(answer: Recommendation, *, verbose: bool) -> RenderableType | None:
+    """What has no measurement: all of it, or one line for each outcome with the count; ``None`` if there is none."""
+    if not answer.not_measured:
+        return None
+    if verbose:
+        return not_measured_table(answer.not_measured, rows=len(answer.not_measured))
+    reasons: dict[str, list[str]] = {}
+    for one in sorted(answer.not_measured, key=_best_expected_first):
+        reasons.setdefault(one.outcome.value, []).append(one.reason)
+    return _in_short("Not measured", reasons)
+
+
+def refused_part(answer: Recommendation, *, verbose: bool) -> RenderableType | None:
+    """Settings that no policy could use here: all of them, or one line for each method with the count; or ``None``."""
+    if not answer.refused_settings:
+        return None
+    if verbose:
+        return refused_settings_table(answer.refused_settings)
+    reasons: dict[str, list[str]] = {}
+    for label, reason in answer.refused_settings.items():
+        reasons.setdefault(label.partition("(")[0], []).append(reason)
+    return _in_short("Not applicable here", reasons)
+
+
+def _in_short(title: str, reasons: Mapping[str, Sequence[str]]) -> RenderableType:
+    """One line for each group, cut at the edge: how many there are, and the first reason."""
+    lines = [Text.assemble((title, "bold"), (" (-v lists all, with their reasons)", "dim"))]
+    for name, some in reasons.items():
+        count = f" ({len(some)})" if len(some) > 1 else ""
+        first = next((one for one in some if one), "")
+        lines.append(Text(f"  {name}{count}{f': {first}' if first else ''}", no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)
 
 
 def not_measured_table(candidates: Sequence[Candidate], *, rows: int = 12) -> RenderableType:

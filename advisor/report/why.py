@@ -12,9 +12,9 @@ from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
 from advisor.report.sentences import (
-    GO_ON,
     compared_sentence,
     fidelity_sentence,
+    go_on,
     hand_tuned_sentence,
     measured_methods,
     measured_too_little,
@@ -37,7 +37,7 @@ from advisor.text.units import (
     format_times_spread,
 )
 
-__all__ = ["explain", "explained"]
+__all__ = ["baseline_itself", "explain", "explained"]
 
 _NEAR_LIMIT = 0.75
 """From this share of the limit on, memory is said to limit the batch."""
@@ -144,7 +144,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     if baseline is None:
         return not_measured_sentence(answer, Role.BASELINE, "The baseline")
     if winner == baseline:
-        return _baseline_itself(answer, goal)
+        return baseline_itself(answer, goal)
     ahead = _gain(winner, baseline, goal)
     reference = f"the baseline ({baseline_words(baseline, goal)}: {format_rate(baseline.samples_per_second)})"
     if answer.tie:
@@ -157,7 +157,8 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     return f"The baseline ({baseline_words(baseline, goal)}) is {lead} faster, but {reason}."
 
 
-def _baseline_itself(answer: Recommendation, goal: Goal) -> str:
+def baseline_itself(answer: Recommendation, goal: Goal) -> str:
+    """What it means that the baseline won."""
     if len(answer.ranking) == 1:
         return nothing_else_sentence(answer)
     own = goal.own_settings
@@ -167,7 +168,7 @@ def _baseline_itself(answer: Recommendation, goal: Goal) -> str:
         others = len(measured_methods(answer))
         were = "was" if others == 1 else "were"
         known = f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
-        return f"{text}, but {known} beside it: too few to know whether one helps; {GO_ON}."
+        return f"{text}, but {known} beside it: too few to know whether one helps; {go_on(answer)}."
     if fastest == answer.winner and _unconfirmed(answer, goal):
         return (
             f"{text}: what led during the search showed no gain beyond the noise when it was confirmed. Keep what you "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeOutcome
 from advisor.decide.growth import plain_among
 from advisor.goal import Goal
-from advisor.report.sentences import GO_ON
+from advisor.report.sentences import go_on
 from advisor.report.wording import combination_words, parameters_words, training_words
 from advisor.search.space.space import Combination
 from advisor.text.units import format_bytes, format_rate, format_spread
@@ -57,7 +57,7 @@ def _against_plain(answer: Recommendation, growth: Growth) -> str:
     if Combination.of(winner.policy) == plainly:
         if not any(Combination.of(one.policy) != plainly for one in tried):
             text = "No combination of methods was tried, so this is no advice against any"
-            return f"{text}: {GO_ON}." if answer.untried else f"{text}."
+            return f"{text}: {go_on(answer)}." if answer.untried else f"{text}."
         if plainly.settings:
             return "Nothing else that was tried reached a larger size."
         return "No combination of methods that was tried reached a larger size: use no method."

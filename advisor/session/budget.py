@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from advisor.session.trial_limits import SHARE_OF_TRIAL, Durations, TrialLimits
 
@@ -36,6 +37,15 @@ class TimeBudget:
         self._start = clock()
         self.durations = Durations()
         self.limits = TrialLimits(limit_seconds, share_of_trial, self.durations, lambda: self.remaining_seconds)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within, no time passes: what is done does not count against the limit."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self._start += self._clock() - begin
 
     @property
     def elapsed_seconds(self) -> float:

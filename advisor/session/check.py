@@ -21,6 +21,7 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.libraries import needed_by
 from advisor.policy.file import PolicyFile, load_policy_file
 from advisor.policy.fingerprints import Asked, Fingerprints, hardware_facts
+from advisor.policy.tune_command import tune_command
 from advisor.session.policy_runs import PolicyRuns
 from advisor.session.request import picks_of
 from advisor.session.setup.limits import memory_budget
@@ -185,10 +186,9 @@ def _remeasured(
     hardware: Hardware,
     tell: Callable[[str], None],
 ) -> PolicyCheck:
-    """Run the wrapper and plain training, in turn."""
-    if file.policy.gpu_count > 1 or file.evidence is None:
-        why = "it has no evidence" if file.evidence is None else f"it is for {file.policy.gpu_count} devices"
-        reason = f"--remeasure runs policies for one device beside plain training, but {why}. Tune again instead"
+    """Run the wrapper and the baseline: in turn, or on several devices one after the other."""
+    if file.evidence is None:
+        reason = "--remeasure compares with what was measured, but the policy has no evidence. Tune again instead"
         return msgspec.structs.replace(check, status=PolicyStatus.UNKNOWN, reason=reason)
     limit = memory_budget(hardware, request.memory_limit_bytes).limit_bytes
     with PrivateFolder("check") as folder, Runner(folder, tell=tell) as runner:
@@ -218,22 +218,8 @@ def _remeasured(
     )
 
 
-_AGAIN = (
-    ("gpus", "--gpus"),
-    ("global_batch", "--global-batch"),
-    ("memory_limit_bytes", "--memory-limit"),
-    ("batch_size", "--batch"),
-    ("tokens", "--tokens"),
-    ("image_size", "--image-size"),
-)
-
-
 def _command(source: WorkloadSource, file: PolicyFile) -> tuple[str, ...]:
     """The command that tunes again, with what was asked for then."""
     asked = {} if file.fingerprints is None else file.fingerprints.asked
     goal = asked.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
-    parts = ["momadvise", "--goal", str(goal), source.typed or "MODEL"]
-    for name, flag in _AGAIN:
-        if (value := asked.get(name)) is not None and value != "1":
-            parts += [flag, str(value)]
-    return tuple(parts)
+    return tune_command(source.typed, str(goal), asked)

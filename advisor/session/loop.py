@@ -23,6 +23,7 @@ from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.text.records import DamagedError, decode_record, encode_record
+from advisor.text.units import format_count, format_duration
 from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]
@@ -101,14 +102,15 @@ class SearchLoop:
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
-                return f"the limit of {self._trial_budget} trials was reached"
+                return f"the limit of {format_count(self._trial_budget, 'trial')} was reached"
             # Try the first policy however little time there is: no answer at all helps nobody.
             room = self._budget.may_start_trial
             if self._comparing is not None:
                 room = self._budget.may_compare_another(max(1, leaders - len(self._led)))
             if self._ledger.candidates and not room:
-                return f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial" + (
-                    self._stopping.what_more()
+                return (
+                    f"the time limit of {format_duration(self._budget.limit_seconds)} leaves no room for another trial"
+                    + (self._stopping.what_more())
                 )
             reason = self._stopping.reason()
             if reason is not None and (self._comparing is None or self._combinations >= _FEWEST_COMPARED):

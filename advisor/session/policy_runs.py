@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from advisor.hardware.hardware import DeviceKind, Hardware
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.compose import starts_slowly
 from advisor.policy.file import PolicyFile
@@ -19,13 +23,15 @@ from advisor.trial.spec import ConfirmTrial, TimeTrial, Trial
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadSource
 
-__all__ = ["PolicyRuns", "SideBySide"]
+__all__ = ["PolicyRuns", "SideBySide", "speedup_between"]
 
 _S = TypeVar("_S", bound=Trial[Any])
 
 _MEASURE_SECONDS: dict[type[Trial[Any]], float] = {TimeTrial: 4.0, ConfirmTrial: 10.0}
 _TIME_LIMIT_SECONDS = 180.0
 _TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
+_APART = 0.1
+"""Relative difference always allowed between two runs of one policy that took no turns."""
 
 
 class SideBySide(NamedTuple):
@@ -70,21 +76,34 @@ class PolicyRuns:
         batch = None if evidence is None else evidence.baseline_batch
         beside = self.file.baseline or Policy(micro_batch=batch or plain_batch)
         plain = self.runner.run(self.spec(TimeTrial, beside)).measurement
+        if policy.gpu_count > 1 or beside.gpu_count > 1:
+            return self._between_baselines(plain, beside)
         in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
         wrapper = self.write_wrapper(policy, "wrapper.py")
         spec = self.spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
         return SideBySide(self.runner.run(spec), plain, beside)
 
+    def _between_baselines(self, before: Measurement | None, beside: Policy) -> SideBySide:
+        """Measure the wrapper, then the baseline once more: several ranks take no turns with other trainings."""
+        wrapper = self.write_wrapper(self.file.policy, "wrapper.py")
+        result = self.runner.run(self.spec(ConfirmTrial, self.file.policy, wrapper_path=wrapper))
+        if result.measurement is None or before is None or beside == self.file.policy:
+            return SideBySide(result, before, beside)
+        after = self.runner.run(self.spec(TimeTrial, beside, repeat=1)).measurement
+        speedup = None if after is None else speedup_between(result.measurement, before, after)
+        return SideBySide(msgspec.structs.replace(result, speedup=speedup), before, beside)
+
     def spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
-        """A trial of the workload at the file's size of the model."""
+        """A trial of the workload at the file's size of the model; ranks on one CPU share its memory."""
         evidence = self.file.evidence
         slow = starts_slowly(self.file.policy.methods)
+        sharing = policy.gpu_count if self.hardware.kind is DeviceKind.CPU else 1
         return kind(
             workload=self.source,
             policy=policy,
             model_size=(evidence.model_size or {}) if evidence is not None else {},
             device=self.hardware.device,
-            memory_limit_bytes=self.limit_bytes,
+            memory_limit_bytes=self.limit_bytes // sharing,
             seed=self.seed,
             layout=self.layout,
             measure_seconds=_MEASURE_SECONDS.get(kind, _TIME_LIMIT_SECONDS),
@@ -109,3 +128,15 @@ class PolicyRuns:
         own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
         context = CUDA_CONTEXT_BYTES if self.hardware.kind is DeviceKind.CUDA else 0
         return plain_bytes + own + context <= self.limit_bytes
+
+
+def speedup_between(wrapper: Measurement, before: Measurement, after: Measurement) -> Speedup:
+    """Throughput of a wrapper relative to a baseline that was measured before and after it.
+
+    The interval is as wide as the noise of all three and what the baseline changed meanwhile.
+    """
+    value = wrapper.samples_per_second / math.sqrt(before.samples_per_second * after.samples_per_second)
+    changed = abs(math.log(after.samples_per_second / before.samples_per_second)) / 2
+    spreads = [one.relative_spread for one in (wrapper, before, after)]
+    width = max(_APART, math.hypot(changed, *spreads))
+    return Speedup(value=value, low=value * math.exp(-width), high=value * math.exp(width), rounds=2)

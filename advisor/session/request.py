@@ -44,6 +44,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_kilowatt_hour: float | None = None
     preference: Preference = Preference()
     floor: Floor | None = None
+    wait_idle_seconds: float | None = None
     output: Path | None = None
     seed: int = 0
     wait: bool = False

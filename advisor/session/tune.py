@@ -10,6 +10,7 @@ from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Role
 from advisor.errors import OutputFolderError
 from advisor.goal import Goal
+from advisor.report.page.writing import write_report_beside
 from advisor.report.progress import Progress
 from advisor.search.study.storage import put_aside_damaged
 from advisor.session.answer.emit import put_right
@@ -79,15 +80,18 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
         goal = preparation.goal(kept.memory_limit_bytes)
         stored = load_answer(folder)
         searched = stored if stored is not None and _searched_enough(stored, request) else None
+        if stored is not None and searched is None and _not_reproduced(stored):
+            folder.forget_confirmations()
         if searched is not None and _picks_alike(searched.goal, goal):
             notes = put_right(searched, kept.fingerprints_with(identity_in(folder)), folder)
             if notes is not None:
                 notes += since + _notes_if_too_large(searched, preparation.memory.limit_bytes)
-                return msgspec.structs.replace(searched, notes=(*searched.notes, *notes))
+                answer = msgspec.structs.replace(searched, notes=(*searched.notes, *notes))
+                return _with_page(answer, progress)
         try:
             tuning = Tuning(preparation, folder, goal, progress, _notes(preparation, kept, folder), searched)
             with failing_together(folder, launch), progress:
-                return tuning.run()
+                return _with_page(tuning.run(), progress)
         except BrokenPipeError:
             raise  # the reader of our output is gone; the folder is fine
         except OSError as error:
@@ -97,12 +101,22 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
             folder.clear_left_files()  # of workers that were killed
 
 
+def _with_page(answer: Answer, progress: Progress) -> Answer:
+    """The answer, with its page in the study's folder, or a note on why there is none."""
+    note = write_report_beside(answer)
+    if note is None:
+        return answer
+    progress.note(note)
+    return msgspec.structs.replace(answer, notes=(*answer.notes, note))
+
+
 def _notes(preparation: Preparation, kept: StudyMarker, folder: StudyFolder) -> list[str]:
     """Notes for the user before anything is measured."""
     notes = list(preparation.notes)
     if kept.memory_limit_bytes > preparation.memory.limit_bytes:
         notes.append("less memory is free now than when this study began; its limit was kept")
-    notes += notes_on_load(preparation.hardware)
+    if preparation.request.wait_idle_seconds is None:
+        notes += notes_on_load(preparation.hardware)
     if aside := put_aside_damaged(folder.database):
         notes.append(
             f"{folder.database.name} was damaged: it is kept as {aside.name}, and is made anew from what was measured"
@@ -125,6 +139,8 @@ def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
     """
     if not stored.complete or _rests_on_chance(stored):
         return False
+    if request.wait_idle_seconds is not None and _not_reproduced(stored):
+        return False
     if stored.exhausted:
         return True
     return request.trials <= stored.trial_budget and request.time_limit_seconds <= stored.time_budget_seconds
@@ -144,6 +160,12 @@ def _rests_on_chance(stored: Answer) -> bool:
     # A candidate that was compared after it was lost, and then not timed, may not lead.
     lost = {key for key, outcome in last.items() if outcome is Outcome.LOST}
     return not lost <= measured or any(outcome.is_by_chance for outcome in ends)
+
+
+def _not_reproduced(stored: Answer) -> bool:
+    """Whether its wrapper ran far from its promise. Who asks to wait for an idle machine has it confirmed again."""
+    confirmation = stored.recommendation.confirmation
+    return confirmation is not None and confirmation.kept is not None and not confirmation.as_promised
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:

@@ -32,6 +32,7 @@ from advisor.session.preparation import Preparation
 from advisor.session.setup.fit import fit_to_workload
 from advisor.session.setup.own_settings import fit_to_own_settings, libraries_of
 from advisor.session.setup.same_model import identity_in, keep_identity, model_of
+from advisor.session.setup.wait_idle import wait_as_asked
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
@@ -100,6 +101,10 @@ class Tuning:
         )
         for note in self.notes:
             self.progress.note(note)
+        if self.searched is None:
+            wait = request.wait_idle_seconds
+            for note in wait_as_asked(wait, hardware, self.goal, budget, self.progress):
+                self._say(note)
         ledger = Ledger(self.folder, self.goal.kind)
         usable = max(preparation.memory.usable_bytes, self.goal.memory_limit_bytes)
         with Runner(self.folder.path, nodes=request.nodes) as runner:

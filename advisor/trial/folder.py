@@ -14,7 +14,7 @@ from advisor.files import clear_left_files, write_whole
 from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import Result
-from advisor.trial.spec import CountTrial, LookTrial, ProbeTrial, Trial, TrialSpec
+from advisor.trial.spec import ConfirmTrial, CountTrial, LookTrial, ProbeTrial, TimeTrial, Trial, TrialSpec
 
 __all__ = ["StudyFolder", "TrialFolder", "write_atomically", "writing"]
 
@@ -128,6 +128,8 @@ class StudyFolder:
         """The policy file, for people and for ``advisor.apply_policy``."""
         self.wrapper = path / "wrapper.py"
         """The wrapper that applies the policy."""
+        self.page = path / "report.html"
+        """The report, for people to look at."""
         self.emitted = path / "emitted.json"
         """Digests of every policy and wrapper written here, to detect edited ones."""
 
@@ -147,6 +149,14 @@ class StudyFolder:
         """Remove partial files of killed processes; call with the lock held."""
         for folder in (self.path, *self.trials.glob("*/")):
             clear_left_files(folder)
+
+    def forget_confirmations(self) -> None:
+        """Remove the results of wrappers that were run, and of what was measured again beside them: they run anew."""
+        for path in self.trials.glob("*/"):
+            folder = TrialFolder(path)
+            spec = folder.read_spec()
+            if isinstance(spec, ConfirmTrial) or (isinstance(spec, TimeTrial) and spec.repeat):
+                folder.result.unlink(missing_ok=True)
 
     def trial(self, key: str) -> TrialFolder:
         """The files of one trial."""

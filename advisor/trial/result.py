@@ -11,6 +11,7 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.measure.step_record import StepRecord
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import MemoryPrediction
+from advisor.predict.step_timeline import StepTimeline
 from advisor.predict.step_work import StepWork
 from advisor.text.records import AboveZero
 from advisor.trial.outcome import Outcome
@@ -68,6 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         most_samples: The most that ``make_batch`` returns, if the trial saw it return fewer than requested.
         notes: Notes for the user, from methods or the worker.
         wall_seconds: Time from the request to the answer, measured by the parent.
+        ended_at: When the parent had it, in seconds since 1970; 0 where that was not recorded.
         warm: Whether an already running worker served it.
     """
 
@@ -78,6 +80,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     most_samples: int | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0
+    ended_at: float = 0.0
     warm: bool = False
 
 
@@ -107,10 +110,12 @@ class PredictResult(Result, frozen=True, kw_only=True, tag="predict"):
     Attributes:
         prediction: The memory; ``None`` if the policy cannot be traced (see ``reason``).
         work: The work of a step, if it could be counted: on request, and for an absent device.
+        timeline: Memory over the step, where the work was asked for.
     """
 
     prediction: MemoryPrediction | None = None
     work: StepWork | None = None
+    timeline: StepTimeline | None = None
     device_rates: DeviceRates | None = None
     reads: Reads | None = None
 

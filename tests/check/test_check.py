@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import advisor
 from advisor.decide.policy_status import PolicyStatus
 from advisor.errors import OptionError, PolicyError, WorkloadError
 from advisor.measure.in_turn import Speedup
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.report.summary import answer_summary
 from advisor.session import check as checking
-from advisor.session.policy_runs import PolicyRuns, SideBySide
+from advisor.session.policy_runs import PolicyRuns, SideBySide, speedup_between
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import ConfirmResult, LookResult
 from tests.decide.examples import measurement
@@ -51,7 +53,7 @@ def test_a_stale_policy_has_a_line_for_each_difference_and_the_command_that_help
     project.restate("fingerprints.versions", momadvise="0.0.9")
     status, lines, _ = printed(project)
     assert status == 3
-    assert lines[0] == ("The policy is stale: tune again (momadvise --goal faster model.py --memory-limit 2147483648).")
+    assert lines[0] == ("The policy is stale: tune again (momadvise --goal faster model.py --memory-limit 2GiB).")
     assert lines[1:3] == ["model: parameters 2,144 -> 3,200", "model: trainable parameters 2,144 -> 3,200"]
     assert lines[-2:] == [
         "the file cfg.json changed (warning)",
@@ -233,3 +235,30 @@ def test_the_wrapper_is_really_run(measured: advisor.Answer, tmp_path: Path, mon
         "policy.yaml",
         "__pycache__",
     }
+
+
+def test_of_several_devices_the_wrapper_is_measured_between_two_runs_of_the_baseline(
+    measured: advisor.Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project = Project(tmp_path, measured.policy_path)
+    project.restate("policy", methods=(use("ddp", bucket_views=True, static_graph=False),), gpu_count=2)
+    project.restate("evidence", speedup_over_baseline=(0.5, 0.0001, 1000.0))
+    found = advisor.check(project.policy, project.folder / "model.py", remeasure=True)
+    assert found.remeasured, found.words
+    assert "the speed was not compared" not in " ".join(found.notes)
+    assert {one.subject for one in found.differences} <= {"peak memory"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value", "width"),
+    [(10.0, 10.0, 2.0, 0.1), (16.0, 9.0, 20 / 12, 0.2877), (9.0, 16.0, 20 / 12, 0.2877)],
+)
+def test_what_the_baseline_changed_meanwhile_widens_the_interval(
+    before: float, after: float, value: float, width: float
+) -> None:
+    found = speedup_between(
+        measurement(20.0, spread=0.0), measurement(before, spread=0.0), measurement(after, spread=0.0)
+    )
+    assert found.value == pytest.approx(value)
+    assert [found.low, found.high] == pytest.approx([value * math.exp(-width), value * math.exp(width)], rel=1e-3)

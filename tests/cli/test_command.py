@@ -50,6 +50,8 @@ MAIN = "    from advisor.cli import main; sys.exit(main())"
         ("predict", "-h"),
         ("verify", "-h"),
         ("export", "-h"),
+        ("completion", "-h"),
+        ("completion", "bash"),
         (),
     ],
 )
@@ -136,10 +138,12 @@ def test_the_help_of_a_verb_names_every_option_and_no_other(verb: str, tmp_path:
     assert {word for word in words if word.startswith("-")} == options
 
 
-def test_without_arguments_it_shows_the_help_as_a_mistake(tmp_path: Path) -> None:
+def test_without_arguments_it_says_in_a_few_lines_what_to_type_next(tmp_path: Path) -> None:
     result = run_command(cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stdout == run_command("--help", cwd=tmp_path).stdout
+    assert len(result.stdout.splitlines()) <= 12
+    for command in ("momadvise MODEL", "momadvise predict MODEL", "momadvise hardware", "momadvise --help"):
+        assert command in result.stdout
 
 
 def test_the_version_is_the_packages(tmp_path: Path) -> None:
@@ -197,6 +201,18 @@ def test_a_verb_with_something_it_does_not_take_says_what_it_takes(arguments: tu
     assert result.returncode == 2
     assert f"usage: momadvise {arguments[0]}" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_hardware_fits_a_screen_and_shows_the_sources_of_its_figures_when_asked_for(tmp_path: Path) -> None:
+    narrow = {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "80"}
+    short = run_here("hardware", cwd=tmp_path, environment=narrow)
+    assert len(short.stdout.splitlines()) <= 24
+    assert max(map(len, short.stdout.splitlines())) <= 80
+    assert "https://" not in short.stdout
+    for flag in ("-v", "--verbose"):
+        full = run_here("hardware", flag, cwd=tmp_path, environment=narrow)
+        assert full.returncode == 0
+        assert "https://" in full.stdout
 
 
 def test_hardware_shows_the_device_that_would_be_used_and_why(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ GIVEN: dict[str, tuple[list[str], dict[str, Any]]] = {
     "storage": (["--storage=study.journal"], {"storage": "study.journal"}),
     "trials": (["--trials=3"], {"trials": 3}),
     "time_limit": (["--time-limit=5m"], {"time_limit": 300.0}),
+    "wait_idle": (["--wait-idle=5m"], {"wait_idle": 300.0}),
     "output": (["--output=there"], {"output": Path("there")}),
 }
 
@@ -137,7 +138,7 @@ def test_the_docstring_begins_with_what_the_help_says(option: Option) -> None:
 def test_the_help_says_what_each_option_takes_and_means(parser: Parser, sections: tuple[Section, ...]) -> None:
     words = " ".join(parser.format_help().split())
     for row in (row for section in sections for row in section.rows):
-        assert " ".join(f"{option.flag} {option.value}".strip() for option in row.options) in words
+        assert " ".join(option.flags for option in row.options) in words
         assert (row.meaning or row.options[0].meaning) in words
     if parser.prog == "momadvise":
         assert f"{GOAL.flag} {'|'.join(GOAL.choices)}" in words
@@ -191,3 +192,20 @@ def test_an_option_of_one_goal_is_refused_by_the_others(section: Any, capsys: py
         given = [one for one in arguments if one.startswith((option.flag, "--iterations"))]
         assert main([MODEL, "--goal=faster", *given]) == 2
         assert f"belongs to --goal {section.goal}, but the goal is 'faster'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [
+        (["--wait-idle", MODEL], 600.0),
+        ([MODEL, "--wait-idle"], 600.0),
+        (["--wait-idle", "1m30s", MODEL], 90.0),
+        (["--wait-idle=90", MODEL], 90.0),
+        (["--wait-idle", "--trials", "3", MODEL], 600.0),
+    ],
+)
+def test_waiting_has_a_limit_of_its_own_where_none_is_given(arguments: list[str], seconds: float) -> None:
+    with pytest.raises(RequestedError) as raised:
+        main(arguments)
+    assert raised.value.request.wait_idle_seconds == seconds
+    assert raised.value.request.source.name == of_the_command().source.name

@@ -21,7 +21,17 @@ from advisor.exports.patching import misspelled
 from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting, use
 from tests.exports.policies import every_setting, file_of
-from tests.exports.two_steps import EPSILON, RATE, STEPS, assert_alike, by_the_wrapper, samples, tiny
+from tests.exports.two_steps import (
+    STEPS,
+    adamw,
+    assert_alike,
+    by_the_wrapper,
+    loaded,
+    module,
+    quiet_trainer,
+    samples,
+    tiny,
+)
 
 
 def texts(name: str) -> Iterator[tuple[str, str]]:
@@ -64,8 +74,7 @@ def test_accelerate_reads_every_file_and_launches_with_its_values(tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore:You passed .* AMP with fp16 is not supported on CPU")
-def test_lightning_builds_its_trainer_from_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+def test_lightning_builds_its_trainer_from_every_file() -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     parser = pytest.importorskip("jsonargparse").ArgumentParser()
     parser.add_class_arguments(lightning.Trainer, "trainer")
@@ -146,30 +155,15 @@ def test_llamafactorys_parser_knows_every_key(tmp_path: Path, monkeypatch: pytes
 def test_lightnings_trainer_reaches_the_wrappers_parameters(
     settings: tuple[MethodSetting, ...], norm: float | None, tolerance: float
 ) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
-
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = tiny()
-
-        def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            loss: torch.Tensor = self.model(**batch).loss
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters(), lr=RATE, eps=EPSILON, weight_decay=0.0)
-
+    pytest.importorskip("lightning.pytorch")
     file = file_of(*settings, micro_batch=2)
-    written = yaml.safe_load(new_configuration(export_policy(file, get_target("lightning"), max_grad_norm=norm)))
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = lightning.Trainer(**written["trainer"], **quiet, accelerator="cpu", max_steps=STEPS)
-    module = Module()
+    trainer = quiet_trainer(new_configuration(export_policy(file, get_target("lightning"), max_grad_norm=norm)))
+    trained = module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the data loader has no workers
-        trainer.fit(module, torch.utils.data.DataLoader(samples(padded=False), batch_size=2))  # type: ignore[arg-type]
+        trainer.fit(trained, loaded(samples(padded=False)))
     assert trainer.global_step == STEPS
-    assert_alike(module.model, by_the_wrapper(*settings, norm=norm, padded=False), tolerance)
+    assert_alike(trained.model, by_the_wrapper(*settings, norm=norm, padded=False), tolerance)
 
 
 def test_accelerates_mixed_precision_reaches_the_wrappers_parameters(tmp_path: Path) -> None:
@@ -181,7 +175,7 @@ def test_accelerates_mixed_precision_reaches_the_wrappers_parameters(tmp_path: P
     read = ClusterConfig.from_yaml_file(str(tmp_path / "a.yaml"))
     accelerator = accelerate.Accelerator(mixed_precision=read.mixed_precision, cpu=True)
     model = tiny()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=EPSILON, weight_decay=0.0)
+    optimizer = adamw(model.parameters())
     model, optimizer = accelerator.prepare(model, optimizer)
     for start in range(0, 4 * STEPS, 4):
         for first in (start, start + 2):

@@ -69,8 +69,9 @@ def test_each_rule_is_the_answer_to_something(target: Target) -> None:
     met = set()
     for setting, rule in itertools.product(SETTINGS, target.rules):
         if rule.of == setting.name:
-            for device in ("cpu", "cuda"):
-                met.add(id(rule_for(setting, target, frozenset({rule.of, *rule.beside}), {"device": device})))
+            for device, steps in itertools.product(("cpu", "cuda"), (1, 2)):
+                quantities = {"device": device, "accumulation_steps": steps}
+                met.add(id(rule_for(setting, target, frozenset({rule.of, *rule.beside}), quantities)))
     assert [rule for rule in target.rules if rule.of in METHODS and id(rule) not in met] == []
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
-from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from advisor import apply_policy
 from advisor.errors import PolicyError
@@ -19,19 +18,9 @@ from advisor.exports.hf_keys import HF
 from advisor.exports.patching import misspelled
 from advisor.exports.rules import Status
 from advisor.methods.setting import MethodSetting, use
+from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
 from tests.exports.policies import every_setting, file_of
-from tests.exports.two_steps import EPSILON, RATE, STEPS, assert_alike, by_the_wrapper, samples, tiny
-
-HERE = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
-"""What is no part of a policy."""
-
-
-def read(text: str, folder: Path, **more: Any) -> TrainingArguments:
-    """The arguments as a script reads them."""
-    path = folder / "arguments.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(text), **HERE, "output_dir": str(folder), **more}))
-    (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(str(path))  # type: ignore[arg-type]
-    return arguments
+from tests.exports.two_steps import assert_alike, by_the_wrapper, samples, tiny
 
 
 def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) -> None:
@@ -46,7 +35,7 @@ def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) ->
             continue
         read_before.add(content)
         off = {"tf32": False} if setting.parameters.get("dtype") == "tf32" else {}  # there is none on a CPU
-        arguments = read(text, tmp_path, **off)
+        arguments = arguments_of(text, tmp_path, **off)
         assert arguments.per_device_train_batch_size == 4
         assert arguments.gradient_accumulation_steps == 2
         assert arguments.max_grad_norm == 1.0
@@ -66,15 +55,7 @@ def test_no_valid_argument_looks_misspelled() -> None:
 
 def trained(text: str, folder: Path) -> Trainer:
     """The Trainer after its steps."""
-    arguments = read(
-        text,
-        folder,
-        max_steps=STEPS,
-        learning_rate=RATE,
-        adam_epsilon=EPSILON,
-        lr_scheduler_type="constant",
-        train_sampling_strategy="sequential",
-    )
+    arguments = arguments_of(text, folder, **STEPS_OF_ITS_OWN)
     trainer = Trainer(tiny(), arguments, train_dataset=samples())  # type: ignore[arg-type]
     trainer.train()
     return trainer
@@ -89,6 +70,8 @@ def trained(text: str, folder: Path) -> Trainer:
         ((use("checkpoint", every=1),), None, 1e-4),
         ((use("checkpoint", every=2),), 0.1, 1e-4),
         ((use("precision", dtype="bf16"),), None, 2e-2),
+        ((use("adam_low_bit", state="8bit"),), None, 1e-3),
+        ((use("compile", scope="model"),), None, 1e-3),
         ((use("checkpoint", every=2), use("fused_optimizer"), use("precision", dtype="bf16")), 0.1, 2e-2),
     ],
     ids=str,
@@ -105,7 +88,7 @@ def test_the_trainer_reaches_the_wrappers_parameters(
 def the_optimizer(settings: MethodSetting, folder: Path) -> torch.optim.Optimizer:
     """The one that the Trainer builds from what is exported."""
     text = new_configuration(export_policy(file_of(settings), HF))
-    optimizer: torch.optim.Optimizer = Trainer(tiny(), read(text, folder)).create_optimizer()
+    optimizer: torch.optim.Optimizer = Trainer(tiny(), arguments_of(text, folder)).create_optimizer()
     return optimizer
 
 
@@ -155,7 +138,7 @@ def test_the_trainer_compiles_what_the_policy_says(scope: str, tmp_path: Path, m
     (line,) = (line for line in export.lines if line.what.startswith("compile"))
     for variable in line.outside.split()[:1]:
         monkeypatch.setenv(*variable.split("="))
-    plugin = Trainer(tiny(), read(new_configuration(export), tmp_path)).accelerator.state.dynamo_plugin
+    plugin = Trainer(tiny(), arguments_of(new_configuration(export), tmp_path)).accelerator.state.dynamo_plugin
     assert plugin.backend == "INDUCTOR"
     assert plugin.use_regional_compilation is (scope == "blocks")
 
@@ -167,7 +150,7 @@ def test_the_trainer_counts_the_first_label_of_models_whose_loss_it_does_not_kno
         model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
         model.loss_type = loss_type
         text = new_configuration(export_policy(file_of(micro_batch=8, accumulation_steps=1), HF))
-        trainer = Trainer(model, read(text, tmp_path), train_dataset=samples(padded=False))  # type: ignore[arg-type]
+        trainer = Trainer(model, arguments_of(text, tmp_path), train_dataset=samples(padded=False))  # type: ignore[arg-type]
         (batch,) = trainer.get_train_dataloader()
         _, count = trainer.get_batch_samples(iter([batch]), 1, torch.device("cpu"))
         trainer.training_step(trainer.model, batch, num_items_in_batch=count)

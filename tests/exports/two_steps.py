@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
+import yaml
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
 from advisor import apply_policy
@@ -10,7 +14,20 @@ from advisor.methods.setting import MethodSetting
 from advisor.training.training import Training
 from tests.exports.policies import file_of
 
-__all__ = ["EPSILON", "RATE", "STEPS", "assert_alike", "by_the_wrapper", "samples", "tiny"]
+__all__ = [
+    "EPSILON",
+    "RATE",
+    "STEPS",
+    "adamw",
+    "assert_alike",
+    "assert_moved_alike",
+    "by_the_wrapper",
+    "loaded",
+    "module",
+    "quiet_trainer",
+    "samples",
+    "tiny",
+]
 
 STEPS = 2
 RATE, EPSILON = 1e-2, 1e-2
@@ -31,24 +48,30 @@ def tiny() -> LlamaForCausalLM:
     )
 
 
-def samples(*, padded: bool = True) -> list[dict[str, torch.Tensor]]:
-    """The samples of all steps; with padding, micro-batches have unequally many targets."""
+def adamw(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=RATE, eps=EPSILON, weight_decay=0.0)
+
+
+def samples(count: int = 4 * STEPS, *, padded: bool = True) -> list[dict[str, torch.Tensor]]:
+    """The samples of all steps; with padding, micro-batches have unequally many targets, and no row has its first."""
     draw = torch.Generator().manual_seed(1)
-    rows = [torch.randint(320, (12,), generator=draw) for _ in range(4 * STEPS)]
+    rows = [torch.randint(320, (12,), generator=draw) for _ in range(count)]
     labels = [row.clone() for row in rows]
     for number, row in enumerate(labels):
-        row[: number % 5 if padded else 0] = -100
+        row[: 1 + number % 5 if padded else 0] = -100
     return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
 
 
-def by_the_wrapper(*settings: MethodSetting, norm: float | None = None, padded: bool = True) -> Training:
+def by_the_wrapper(
+    *settings: MethodSetting, norm: float | None = None, padded: bool = True, device: str = "cpu"
+) -> Training:
     """The wrapper's training after as many steps on the same samples."""
     training = apply_policy(
         file_of(*settings, micro_batch=2),
         tiny(),
-        device="cpu",
+        device=device,
         max_grad_norm=norm,
-        build_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=RATE, eps=EPSILON, weight_decay=0.0),
+        build_optimizer=adamw,
     )
     rows = samples(padded=padded)
     for step in range(STEPS):
@@ -57,12 +80,53 @@ def by_the_wrapper(*settings: MethodSetting, norm: float | None = None, padded: 
     return training
 
 
+def loaded(rows: list[dict[str, torch.Tensor]], micro_batch: int = 2) -> Any:
+    return torch.utils.data.DataLoader(rows, batch_size=micro_batch)  # type: ignore[arg-type]
+
+
+def module() -> Any:
+    """The model as a LightningModule."""
+    from lightning.pytorch import LightningModule
+
+    class Module(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = tiny()
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            loss: torch.Tensor = self.model(**batch).loss
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return adamw(self.parameters())
+
+    return Module()
+
+
+def quiet_trainer(text: str) -> Any:
+    """Lightning's Trainer as LightningCLI builds it from what was exported, for the steps."""
+    from jsonargparse import ArgumentParser
+    from lightning.pytorch import Trainer
+
+    parser = ArgumentParser()
+    parser.add_class_arguments(Trainer, "trainer")
+    content = yaml.safe_load(text)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet["use_distributed_sampler"] = False
+    content["trainer"] |= {**quiet, "accelerator": "cpu", "max_steps": STEPS}
+    return parser.instantiate_classes(parser.parse_object(content)).trainer
+
+
 def assert_alike(theirs: torch.nn.Module, training: Training, tolerance: float) -> None:
     """The parameters of both have moved, and to the same place; the training is closed."""
     ours = training.state_dict()["model"]
     training.close()
-    reached = dict(theirs.named_parameters())
+    assert_moved_alike(dict(theirs.named_parameters()), ours, tolerance)
+
+
+def assert_moved_alike(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Tensor], tolerance: float) -> None:
+    """Every parameter has moved from where it was built, and to the same place in both."""
     for name, before in tiny().named_parameters():
-        moved = (ours[name] - before).norm()
+        moved = (ours[name].cpu() - before).norm()
         assert moved > 0
-        assert (reached[name] - ours[name]).norm() <= tolerance * moved, name
+        assert (theirs[name] - ours[name].cpu()).norm() <= tolerance * moved, name

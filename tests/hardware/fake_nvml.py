@@ -26,6 +26,7 @@ class FakeGpu:
     processes: dict[int, int | None] = field(default_factory=dict)
     capability: tuple[int, int] = (9, 0)
     integrated: bool = False
+    used_percent: int | None = None
 
 
 class FakeNvml:
@@ -60,6 +61,14 @@ class FakeNvml:
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> bytes:  # noqa: N802
         return gpu.uuid.encode()
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> FakeGpu:  # noqa: N802
+        return next(gpu for gpu in self.gpus or () if gpu.uuid.encode() == uuid)
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> SimpleNamespace:  # noqa: N802
+        if gpu.used_percent is None:
+            raise NVMLError("Not Supported")
+        return SimpleNamespace(gpu=gpu.used_percent, memory=0)
 
     def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:  # noqa: N802
         return gpu.name

@@ -6,7 +6,8 @@ import pytest
 from advisor.hardware.hardware import DeviceKind
 from advisor.hardware.profiles import Figure, Profile, load_profiles
 from advisor.methods.catalogue import CATALOGUE, get_method
-from advisor.report.catalogue_view import hardware_view, method_view, methods_view
+from advisor.report.catalogue_view import hardware_summary, hardware_view, method_view, methods_view
+from tests.decide.examples import GIB
 
 from .scenario import CPU, shown, words
 
@@ -119,3 +120,23 @@ def test_every_shipped_profile_fits_80_columns(name: str) -> None:
 
 
 _IDENTITY = ("schema", "name", "title", "kind", "matches")
+
+
+def test_eight_gpus_that_are_alike_take_one_block_of_a_screen() -> None:
+    one = msgspec.structs.replace(
+        CPU,
+        kind=DeviceKind.CUDA,
+        name="NVIDIA H200",
+        compute_capability=(9, 0),
+        driver_version="580.65",
+        profile="h200",
+    )
+    gpus = [msgspec.structs.replace(one, device=f"cuda:{index}", free_bytes=(index + 1) * GIB) for index in range(8)]
+    text = shown(hardware_summary([*gpus, CPU], load_profiles()), width=80)
+    assert len(text.splitlines()) < 24
+    assert "NVIDIA H200 (cuda:0 to cuda:7)" in text
+    assert "16.0 GiB, 1.00 GiB free at least" in text
+    assert "https://" not in text
+    two = words(shown(hardware_summary(gpus[:2], {}), width=80))
+    assert "NVIDIA H200 (cuda:0, cuda:1)" in two
+    assert "nothing for this device" in two

@@ -8,6 +8,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.errors import NothingFitsError, NothingMeasuredError
+from advisor.hardware.contention import Load
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
@@ -394,6 +395,45 @@ def test_a_confirmation_far_from_its_promise_is_repeated_and_not_called_one_if_i
     others = [f"{rate:,.0f} samples/s" for rate in rates if rate != stands]
     assert ("It ran twice" in words) is bool(others)
     assert all(f"the other time {other}" in words for other in others)
+
+
+IN_TURN = Speedup(value=1.5, low=1.47, high=1.53, rounds=7)
+
+
+@pytest.mark.parametrize(
+    ("found", "before", "as_promised"),
+    [(1.45, None, True), (2.0, None, False), (10.0, None, False), (0.9 * 1.5, 1.35, True), (2.0, 2.05, True)],
+    ids=["as promised", "133 %", "671 %", "slower, as confirmed before", "as confirmed before"],
+)
+def test_a_confirmation_in_turn_is_held_to_the_ratio_that_was_measured_before(
+    found: float, before: float | None, as_promised: bool, tmp_path: Path
+) -> None:
+    """Trap: 133 % and 671 % of what the search had measured in turn were called confirmed."""
+
+    def near(value: float) -> Speedup:
+        return Speedup(value=value, low=0.98 * value, high=1.02 * value, rounds=7)
+
+    best = msgspec.structs.replace(BEST, speedup=IN_TURN, confirmed=None if before is None else near(before))
+    trials = FakeTrials({}, speedups={BEST.policy.label: near(found)})
+    confirmation = conclude(tmp_path, [BASELINE, best], trials).confirmation
+    assert confirmation.as_promised is as_promised
+    words = confirmation_words(confirmation)
+    assert words.startswith("Confirmed: the wrapper and the baseline took 7 turns" if as_promised else "Not confirmed")
+    if not as_promised:
+        share = f"{100 * found / 1.5:.0f}% of its promise, and ±10% would be noise"
+        assert share in words
+        assert "not reproducible on this machine now" in words
+
+
+def test_the_load_is_looked_at_where_a_confirmation_is_far_from_its_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = Load(1.9, 2, names=("cc1plus 98%",))
+    monkeypatch.setattr("advisor.session.answer.wrapper_runs.other_load", lambda *_, **__: busy)
+    found = conclude(tmp_path, [BASELINE, BEST], Confirming(250.0, 260.0)).confirmation
+    assert found.other_load == "other processes keep 1.9 of 2 cores busy (cc1plus 98%)"
+    assert f"now: {found.other_load}; run the same command again with --wait-idle" in confirmation_words(found)
+    assert conclude(tmp_path, [BASELINE, BEST], Confirming(150.0)).confirmation.other_load == ""
 
 
 def test_a_machine_that_became_faster_for_both_breaks_no_promise(tmp_path: Path) -> None:

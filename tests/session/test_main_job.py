@@ -12,6 +12,9 @@ import psutil
 import pytest
 
 from advisor.policy.file import load_policy_file
+from advisor.report.page.finished import read_finished
+from advisor.report.page.page_text import is_page
+from advisor.report.page.study_part import study_part
 from tests.session.command import run_command, run_here, start_command
 from tests.session.processes import descendants, wait_until_gone
 
@@ -90,6 +93,20 @@ def test_with_json_stdout_is_one_document_and_nothing_else(
     assert document["recommendation"]["confirmation"]["outcome"] == "ok"
     assert document["recommendation"]["baseline"]["policy"]["micro_batch"] == 4
     assert Path(document["files"]["wrapper"]).exists()
+
+
+def test_the_report_lies_beside_the_policy_with_the_memory_over_a_step(
+    tuned: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    out, result = tuned
+    assert json.loads(result.stdout)["files"]["report"] == str(out / "report.html")
+    assert is_page(out / "report.html")
+    study = study_part(read_finished(out), "s0")
+    assert study.answer.baseline in {one.policy for one in study.memory_over_step}
+    assert all(one.ended_at_seconds is not None for one in study.course)
+    for one in study.memory_over_step:
+        assert {"parameters", "gradients", "activations"} <= one.bytes.keys()
+        assert len({len(values) for values in one.bytes.values()}) == 1
 
 
 def test_what_happened_goes_to_stderr_without_colour_in_a_pipe(
@@ -192,6 +209,8 @@ def test_an_interrupted_search_leaves_a_policy_from_what_was_measured_and_no_pro
     assert wait_until_gone(below) == []
     assert json.loads(stdout)["recommendation"]["confirmation"]["outcome"] == "interrupted"
     assert load_policy_file(out / "policy.yaml").policy.micro_batch >= 1
+    assert not study_part(read_finished(out), "s0").complete
+    assert is_page(out / "report.html")
     assert "Traceback" not in stderr
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from advisor.errors import OutputFolderError
+from advisor.text.records import encode_record
 from advisor.trial.folder import StudyFolder, write_atomically
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TimeResult
-from advisor.trial.spec import CountTrial, ProbeTrial, Trial
+from advisor.trial.spec import ConfirmTrial, CountTrial, ProbeTrial, Trial
 from tests.trial.specs import spec
 
 
@@ -78,3 +79,16 @@ def test_what_a_study_rests_on_is_looked_at_again_unless_it_went_well(tmp_path: 
     well = asked.ended(Outcome.OK)
     trial.write_result(well)
     assert trial.finished(asked) == well
+
+
+def test_confirmations_and_what_was_measured_again_beside_them_can_be_forgotten(tmp_path: Path) -> None:
+    study = StudyFolder(tmp_path)
+    first, again, confirmed = spec(), spec(repeat=1), spec(kind=ConfirmTrial, wrapper_path="wrapper.py")
+    for one in (first, again, confirmed):
+        trial = study.trial(one.key)
+        trial.path.mkdir(parents=True)
+        write_atomically(trial.spec, encode_record(one))
+        trial.write_result(one.ended(Outcome.OK))
+    study.forget_confirmations()
+    left = [one for one in (first, again, confirmed) if study.trial(one.key).finished(one) is not None]
+    assert left == [first]

@@ -14,7 +14,15 @@ from advisor.predict.prediction import Affine, Category, Manner, MemoryPredictio
 from advisor.predict.trace.step_trace import StepTrace
 from advisor.training.training import Phase
 
-__all__ = ["are_alike", "canonical", "predict_aligned", "predict_between", "predict_fitted"]
+__all__ = [
+    "LiveStep",
+    "are_alike",
+    "canonical",
+    "live_by_category",
+    "predict_aligned",
+    "predict_between",
+    "predict_fitted",
+]
 
 _Bytes = NDArray[numpy.float64]
 
@@ -24,7 +32,7 @@ _LARGEST_BATCH = 2.0**24
 """Beyond any real batch."""
 
 
-class _Step(msgspec.Struct, frozen=True):
+class LiveStep(msgspec.Struct, frozen=True):
     """Live bytes after every event of the step, by category: ``live[category][event]``."""
 
     live: dict[Category, _Bytes]
@@ -32,6 +40,7 @@ class _Step(msgspec.Struct, frozen=True):
     operators: list[str]
 
     def total(self) -> _Bytes:
+        """Live bytes after every event, of all categories."""
         total: _Bytes = numpy.sum(list(self.live.values()), axis=0)
         return total
 
@@ -71,12 +80,12 @@ def _kinds(trace: StepTrace) -> list[str]:
 def predict_aligned(first: StepTrace, second: StepTrace, *, accumulation_steps: int = 1) -> MemoryPrediction:
     """The prediction from two traces that are alike, each of a step of so many passes."""
     assert are_alike(first, second), "traces that differ in more than sizes"
-    one, other = _live(first), _live(second)
+    one, other = live_by_category(first), live_by_category(second)
     apart = second.micro_batch - first.micro_batch
     slopes = {category: (other.live[category] - one.live[category]) / apart for category in one.live}
     fixed = {category: one.live[category] - slopes[category] * first.micro_batch for category in one.live}
-    step = _Step(fixed, one.phases, one.operators)
-    growth = _Step(slopes, one.phases, one.operators)
+    step = LiveStep(fixed, one.phases, one.operators)
+    growth = LiveStep(slopes, one.phases, one.operators)
     return MemoryPrediction(
         moments=tuple(_moments(step, growth)),
         activations=Affine(_kept(step), _kept(growth)),
@@ -93,7 +102,7 @@ def predict_fitted(traces: Sequence[StepTrace], *, accumulation_steps: int = 1) 
     The larger the two micro-batches and the further apart, the better.
     """
     first, second = sorted(traces, key=lambda trace: trace.micro_batch)
-    one, other = _live(first), _live(second)
+    one, other = live_by_category(first), live_by_category(second)
 
     def line(low: float, high: float) -> Affine:
         return Affine.through((first.micro_batch, low), (second.micro_batch, high))
@@ -135,7 +144,7 @@ def predict_between(first: tuple[int, MemoryTimeline], second: tuple[int, Memory
     )
 
 
-def _live(trace: StepTrace) -> _Step:
+def live_by_category(trace: StepTrace) -> LiveStep:
     """Live bytes of every category as each phase begins and after each event of the step."""
     events = canonical(trace)
     begins: dict[int, list[Phase]] = {}
@@ -159,10 +168,10 @@ def _live(trace: StepTrace) -> _Step:
     for category in Category:
         own = [change if kind is category else 0 for _, kind, change, _ in rows]
         live[category] = before[category] + numpy.cumsum(own, dtype=float)
-    return _Step(live, [row[0] for row in rows], [row[3] for row in rows])
+    return LiveStep(live, [row[0] for row in rows], [row[3] for row in rows])
 
 
-def _moments(fixed: _Step, slopes: _Step) -> Iterator[Moment]:
+def _moments(fixed: LiveStep, slopes: LiveStep) -> Iterator[Moment]:
     """For every phase the moments that are its largest for some micro-batch from 1 on."""
     total, growth = fixed.total(), slopes.total()
     for phase, index in _largest(fixed.phases, total, growth):
@@ -199,13 +208,13 @@ def _upper_envelope(fixed: _Bytes, slopes: _Bytes) -> Iterator[int]:
         current = int(meeting[numpy.argmax(slopes[meeting])])
 
 
-def _kept(step: _Step) -> float:
+def _kept(step: LiveStep) -> float:
     """Activations at the end of the last forward pass."""
     ends = [index for index, phase in enumerate(step.phases) if phase == Phase.FORWARD.value]
     return float(step.live[Category.ACTIVATIONS][ends[-1]]) if ends else 0.0
 
 
-def _peak_of(step: _Step, phase: str) -> dict[Category, float]:
+def _peak_of(step: LiveStep, phase: str) -> dict[Category, float]:
     total = step.total()
     inside = [index for index, one in enumerate(step.phases) if one == phase]
     index = max(inside, key=total.__getitem__, default=0)

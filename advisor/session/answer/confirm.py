@@ -23,6 +23,7 @@ from advisor.session.answer.remeasure import ROUNDS, measure_leaders_again
 from advisor.session.answer.where_time_goes import with_time_explained
 from advisor.session.answer.wrapper_runs import WrapperRuns
 from advisor.session.context import StudyContext
+from advisor.session.setup.wait_idle import wait_as_asked
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_rate
@@ -55,13 +56,18 @@ def confirm(
         KeyboardInterrupt: Interrupted before a confirmation ended.
         TrialError: No winner is left, or too many wrappers failed; no policy is left in the folder then.
     """
+    say = say or context.progress.note
+    for note in wait_as_asked(
+        context.request.wait_idle_seconds, context.hardware, context.goal, context.budget, context.progress
+    ):
+        say(note)
     # The leader after a repetition may have been measured only once, and be just as lucky.
     rounds = max(ROUNDS, MOST_REPEATED) if conclusion.standings else ROUNDS
     for _ in range(rounds if repeat else 0):
         leading = recommend(context, conclusion.choose, guard)
         if not measure_leaders_again(context, trials, leading, conclusion.standings):
             break
-    return _Confirming(context, conclusion, trials, guard, say or context.progress.note).run()
+    return _Confirming(context, conclusion, trials, guard, say).run()
 
 
 @dataclass

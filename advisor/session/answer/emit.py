@@ -15,25 +15,20 @@ from pathlib import Path
 import msgspec
 
 from advisor.decide.answer import Answer, withdraw_answer
-from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.candidate import Recommendation
 from advisor.decide.cost import cost_evidence
 from advisor.decide.guard import comparison_evidence
 from advisor.errors import PolicyError
 from advisor.files import set_aside, write_whole
 from advisor.goal import Goal, GoalKind
 from advisor.hardware.hardware import Hardware
-from advisor.hardware.mesh import DATA_ONLY
 from advisor.policy.file import Evidence, PolicyFile, load_policy_file, policy_source
 from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
-from advisor.policy.wrapper import size_lines, wrapper_source
-from advisor.report.comparison import comparison_sentence
-from advisor.search.space.space import Combination
+from advisor.report.page.wrapper_of import wrapper_of
 from advisor.session.request import picks_of
-from advisor.text.units import format_bytes, format_rate
 from advisor.trial.folder import StudyFolder
 from advisor.workload.batch_layout import BatchLayout
-from advisor.workload.sizes import size_words
 
 __all__ = ["Emission", "digests", "emit", "put_right", "take_back"]
 
@@ -244,39 +239,15 @@ def _with_picks(emission: Emission) -> Fingerprints:
 
 
 def _wrapper(emission: Emission, recommendation: Recommendation) -> str:
-    winner, baseline = recommendation.winner, recommendation.baseline
-    versions = emission.fingerprints.versions
-    details = [
-        f"Found by momadvise {versions['momadvise']} on {emission.date} with torch {versions.get('torch', '?')}, "
-        f"goal {emission.goal.kind.value}.",
-        f"Measured: {_measured_words(winner)}.",
-    ]
-    if baseline is not None:
-        details.append(f"Baseline: {_measured_words(baseline)}.")
-    compared = comparison_sentence(winner)
-    if compared:
-        details.append(compared)
-    if winner.model_size:
-        parameters = f"{winner.parameter_count:,} parameters" if winner.parameter_count else "of its own"
-        details.append(f"Size of the model: {size_words(winner.model_size)} ({parameters}).")
-    name = Combination.of(winner.policy).label
-    return wrapper_source(
-        winner.policy,
-        headline=f"How to train {emission.workload} on {emission.hardware.name}: {name}.",
-        details="\n".join(details),
+    return wrapper_of(
+        recommendation.winner,
+        recommendation.baseline,
+        goal=emission.goal,
+        workload=emission.workload,
+        device=emission.hardware.name,
+        versions=emission.fingerprints.versions,
+        date=emission.date,
         options=emission.workload_options,
-        size=size_lines(winner.model_size, emission.size_arguments),
-        machines=emission.goal.machines,
+        size_arguments=emission.size_arguments,
         layout=emission.layout,
-    )
-
-
-def _measured_words(candidate: Candidate) -> str:
-    measurement, policy = candidate.measurement, candidate.policy
-    assert measurement is not None
-    each = " of each device" if policy.gpu_count > 1 else ""
-    each = each if policy.axes == DATA_ONLY else " of the fullest device"
-    return (
-        f"{format_rate(measurement.samples_per_second)} samples/s, peak {format_bytes(measurement.memory.peak_bytes)}"
-        f"{each} at {policy.global_batch} samples per optimizer step"
     )

@@ -10,6 +10,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.decide.promise import promised, shown
+from advisor.hardware.contention import other_load
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.search.space.space import Combination
@@ -70,6 +71,8 @@ class WrapperRuns:
             promise=promise,
             noise=_noise(winner, result.measurement),
         )
+        if result.speedup is not None:
+            confirmation = _beside_earlier(confirmation, result.speedup, winner)
         interrupted = False
         if promise is None:
             try:
@@ -77,7 +80,14 @@ class WrapperRuns:
                 confirmation = self._once_more(confirmation, winner)
             except KeyboardInterrupt:
                 interrupted = True  # the confirmation is complete without the comparison
+        if confirmation.kept is not None and not confirmation.as_promised:
+            confirmation = msgspec.structs.replace(confirmation, other_load=self._other_load())
         return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
+
+    def _other_load(self) -> str:
+        """What keeps the machine busy right after a run that was far from its promise; empty if nothing does."""
+        load = other_load(self.context.hardware, devices=max(self.context.goal.gpu_counts))
+        return "" if load.is_idle else load.words
 
     def _at_size_of(self, candidate: Candidate) -> Trials:
         return self.trials.at_size(candidate.model_size) if candidate.model_size else self.trials
@@ -140,6 +150,19 @@ class WrapperRuns:
         before, rate = baseline.measurement, again.samples_per_second
         drift = None if before is None else rate / before.samples_per_second
         return msgspec.structs.replace(confirmation, baseline_samples_per_second=rate, drift=drift)
+
+
+def _beside_earlier(confirmation: Confirmation, found: Speedup, winner: Candidate) -> Confirmation:
+    """With the speedup that the policy showed before: in the search, or in an earlier confirmation if that is nearer.
+
+    Two confirmations that agree are reproducible, whatever the search measured on a busy machine.
+    """
+    earlier = [one for one in (winner.speedup, winner.confirmed) if one is not None]
+    if not earlier:
+        return confirmation
+    nearest = min(earlier, key=lambda one: abs(math.log(found.value / one.value)))
+    noise = max(_APART, 2 * math.hypot(found.relative_spread, nearest.relative_spread))
+    return msgspec.structs.replace(confirmation, expected_speedup=nearest.value, noise=noise)
 
 
 def _noise(winner: Candidate, again: Measurement | None) -> float:

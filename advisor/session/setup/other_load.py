@@ -1,37 +1,33 @@
-"""Detect other processes that keep a CPU busy and would distort its measurements."""
+"""Notes on other processes that keep the device busy and would distort measurements."""
 
 from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Callable
 
-import psutil
-
+from advisor.hardware.contention import Load, other_load
 from advisor.hardware.hardware import DeviceKind, Hardware
-from advisor.hardware.host import host_cores
 from advisor.text.ranges import digits
 
-__all__ = ["busy_cores", "notes_on_load"]
+__all__ = ["notes_on_load"]
 
 _BUSY = 0.5
 """Cores that others may keep busy without a note."""
 
 _SECONDS = 0.2
-_WORKING = ("user", "nice", "system", "irq", "softirq")
-"""Kinds of time in which a core works."""
 
 
-def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -> list[str]:
-    """Notes for the user before a CPU is measured; empty for a GPU, and if nothing else runs."""
+def notes_on_load(hardware: Hardware, load: Load | None = None) -> list[str]:
+    """Notes for the user before anything is measured; empty if nothing else runs."""
+    if load is None:
+        load = other_load(hardware, seconds=_SECONDS)
     if hardware.kind is not DeviceKind.CPU:
+        busy = load._replace(busy_cores=0.0, names=())
+        return [] if busy.is_idle else [f"{busy.words}: measurements will be noisy (--wait-idle waits)"]
+    if load.busy_cores < _BUSY:
         return []
-    others = (busy or busy_cores)()
-    if others < _BUSY:
-        return []
-    left = max(1, math.floor(hardware.host_cores - others + 0.5))
-    note = f"other processes keep {others:.1f} of {hardware.host_cores} cores busy: measurements will be noisy"
+    left = max(1, math.floor(load.cores - load.busy_cores + 0.5))
+    note = f"{load.words}: measurements will be noisy (--wait-idle waits)"
     threads = digits(os.environ.get("OMP_NUM_THREADS", ""))
     if threads is None or threads > left:
         note += (
@@ -39,19 +35,3 @@ def notes_on_load(hardware: Hardware, busy: Callable[[], float] | None = None) -
             f"{left}, or measure when the machine is idle"
         )
     return [note]
-
-
-def busy_cores(seconds: float = _SECONDS) -> float:
-    """Cores of this machine that other processes keep busy; 0 if unknown."""
-    if psutil.cpu_count() != host_cores():
-        return 0.0  # In a container limited to some cores, the cores that others use are unknown.
-    own = psutil.Process()
-    begin, before, own_before = time.monotonic(), _worked(), sum(own.cpu_times()[:2])
-    time.sleep(seconds)
-    worked = _worked() - before - (sum(own.cpu_times()[:2]) - own_before)
-    return max(0.0, worked / (time.monotonic() - begin))
-
-
-def _worked() -> float:
-    times = psutil.cpu_times()
-    return float(sum(getattr(times, kind, 0.0) for kind in _WORKING))

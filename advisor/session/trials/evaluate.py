@@ -26,7 +26,7 @@ from advisor.session.context import StudyContext
 from advisor.session.trials.candidates import CandidateMaker, Evaluation
 from advisor.session.trials.micro_batches import largest_of_global_batch, usual_batch
 from advisor.session.trials.trials import Trials
-from advisor.text.units import format_count, format_rate
+from advisor.text.units import format_count, format_rate, format_seconds
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TimeResult
 
@@ -330,8 +330,8 @@ class Evaluator:
             in_time = round_batch(model.largest_within_seconds(longest))
             if in_time < largest:
                 self._note(
-                    f"batches were kept below {self._budget.limits.longest_step_seconds:.3g} s per step, so that a "
-                    "trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
+                    f"batches were kept below {format_seconds(self._budget.limits.longest_step_seconds)} per step, so "
+                    "that a trial ends in time; memory would allow larger ones (raise --time-limit to try them)"
                 )
                 largest = in_time
         return self._chosen(largest, combination, fraction)

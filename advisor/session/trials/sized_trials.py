@@ -20,7 +20,7 @@ from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.micro_batches import largest_of_global_batch
 from advisor.session.trials.trials import Trials
-from advisor.text.units import format_count
+from advisor.text.units import format_count, format_duration
 from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import SizeCounts, size_words
 
@@ -216,8 +216,8 @@ class SizedTrials:
         """
         measured = {(one.policy.key, size_words(one.model_size)) for one in self.candidates if is_measured(one)}
         if len(measured) >= self._context.request.trials + self._ledger.tried_again:
-            raise OutOfBudgetError(f"the limit of {self._context.request.trials} trials was reached")
+            raise OutOfBudgetError(f"the limit of {format_count(self._context.request.trials, 'trial')} was reached")
         if self.candidates and not self._budget.may_start_trial:
             raise OutOfBudgetError(
-                f"the time limit of {self._budget.limit_seconds:g} s leaves no room for another trial"
+                f"the time limit of {format_duration(self._budget.limit_seconds)} leaves no room for another trial"
             )

@@ -119,7 +119,9 @@ class Runner:
         warm = self._connection is not None
 
         def completed(result: _R) -> _R:
-            return msgspec.structs.replace(result, wall_seconds=time.monotonic() - begin, warm=warm)
+            return msgspec.structs.replace(
+                result, wall_seconds=time.monotonic() - begin, ended_at=time.time(), warm=warm
+            )
 
         try:
             failure = self._request(spec, folder, until)

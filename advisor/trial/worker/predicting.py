@@ -21,6 +21,7 @@ from advisor.predict.trace.grouped_products import grouped_products_of_all_types
 from advisor.predict.trace.plain_linear import linear_as_plain
 from advisor.predict.trace.scratch import measured_scratch
 from advisor.predict.trace.step_trace import StepTrace, faked, faked_model, trace_steps, with_scratch
+from advisor.predict.trace.thinned import thinned
 from advisor.predict.trace.transformers_masks import mask_facts, masks_as_with_values
 from advisor.training.batch.tree import leaves_of
 from advisor.training.training import Training
@@ -86,13 +87,16 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
         # Communication between ranks is not one of their operators.
         counted = passes == spec.policy.accumulation_steps and bench.world.size == 1
         work = _work(first, second, passes) if counted else None
+    timeline = thinned(first, second, spec.policy.micro_batch, passes=passes) if spec.counts_work else None
     seconds = time.perf_counter() - begin
     rates = None
     if spec.measures_rates and work is not None:
         bench.tell("what the device can do")
         rates = device_rates(bench.device)
     prediction = msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch)
-    return spec.ended(Outcome.OK, prediction=prediction, work=work, device_rates=rates, reads=reads_so_far())
+    return spec.ended(
+        Outcome.OK, prediction=prediction, work=work, timeline=timeline, device_rates=rates, reads=reads_so_far()
+    )
 
 
 def _device(device: torch.device) -> CudaDevice:

@@ -1,0 +1,281 @@
+"""The first lines of an answer: what to train with, what it brings, how sure that is, and how to apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from advisor.decide.candidate import Candidate, Confirmation, Growth, Recommendation
+from advisor.decide.cost import cost_of
+from advisor.decide.eligible import why_not_eligible
+from advisor.goal import Goal
+from advisor.hardware.mesh import DATA_ONLY
+from advisor.report.points import ITERATIONS
+from advisor.report.sentences import measured_too_little
+from advisor.report.why import baseline_itself
+from advisor.report.wording import (
+    batch_words,
+    early_words,
+    gain_words,
+    of_each_share,
+    on_devices,
+    parameters_words,
+    policy_words,
+)
+from advisor.text.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_spread,
+    format_times,
+    format_times_spread,
+    format_usd,
+)
+from advisor.trial.outcome import Outcome
+from advisor.workload.sizes import size_words
+
+__all__ = [
+    "NOTHING_RAN",
+    "NOT_REPRODUCIBLE",
+    "Line",
+    "headline",
+    "headline_lines",
+    "missed_words",
+    "title_words",
+    "what_to_do",
+]
+
+NOT_REPRODUCIBLE = "not reproducible on this machine now"
+"""What is said of a confirmation that is further from its promise than noise explains."""
+
+NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
+"""Ends of a confirmation that ran nothing."""
+
+_CONTINUE = "run the same command again: it continues, and confirms"
+
+_LABELS = 11
+
+
+class Line(NamedTuple):
+    """One line, which may be wrapped.
+
+    Attributes:
+        label: What it is about.
+        words: What is known about it.
+        style: Its colour.
+    """
+
+    label: str
+    words: str
+    style: str = ""
+
+
+def headline(
+    answer: Recommendation,
+    goal: Goal,
+    *,
+    files: Mapping[str, Path],
+    apply_lines: Sequence[str],
+    beyond: str | None = None,
+) -> RenderableType:
+    """The answer in about ten lines.
+
+    Args:
+        answer: The answer, explained.
+        goal: What was asked for.
+        files: Description -> path of each written file.
+        apply_lines: Lines of Python that apply the policy.
+        beyond: How far the confirming run is beyond the user's limit, if it is.
+    """
+    lines = headline_lines(answer, goal, beyond=beyond)
+    doubtful = answer.confirmation is not None and not (answer.confirmation.as_promised and beyond is None)
+    return Group(
+        Text(title_words(answer), style="bold yellow" if doubtful else "bold green"),
+        *map(_wrapped, lines),
+        *_whole("apply", apply_lines),
+        *_whole("files", _files(files)),
+    )
+
+
+def headline_lines(answer: Recommendation, goal: Goal, *, beyond: str | None = None) -> list[Line]:
+    """What the winner brings, whether that was confirmed, what it needs, and what it changes."""
+    winner, memory = answer.winner, answer.winner.measured.memory
+    limit = goal.limit_on(winner.policy.gpu_count)
+    peak = max(memory.peak_bytes, _confirmed_peak(answer))
+    return [
+        *_gains(answer, goal),
+        *_confirmed(answer.confirmation, beyond),
+        Line("peak", f"{format_bytes(peak)}, {format_percent(peak / limit)} of the {format_bytes(limit)} limit"),
+        *_larger_batch(answer),
+    ]
+
+
+def _whole(label: str, lines: Sequence[str]) -> Iterator[Text]:
+    """Lines that are never wrapped: a path or a statement that is cut cannot be copied."""
+    for number, line in enumerate(lines):
+        first = f"{label if number == 0 else '':<{_LABELS}}"
+        yield Text.assemble((first, "bold cyan"), line, no_wrap=True, overflow="ignore")
+
+
+def title_words(answer: Recommendation) -> str:
+    """What to do, in one line."""
+    winner, policy = answer.winner, answer.winner.policy
+    devices = f" on each of {policy.gpu_count:,} devices" if policy.gpu_count > 1 else ""
+    if policy.axes != DATA_ONLY:
+        devices = of_each_share(policy) + on_devices(policy)
+    training = f"train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"
+    if winner.model_size:
+        training = f"build {size_words(winner.model_size)} and {training}"
+    elif measured_too_little(answer):
+        training += "; too little was measured for more"
+    elif answer.growth is None and answer.frontier is None and winner == answer.baseline:
+        training = f"keep what you have: {training}"
+    again = answer.confirmation
+    if _lost_its_lead(answer):
+        training = f"not faster when run again: {training}"
+    elif again is not None and again.kept is not None and not again.as_promised:
+        training = f"{NOT_REPRODUCIBLE}: {training}"
+    return training[0].upper() + training[1:]
+
+
+def _lost_its_lead(answer: Recommendation) -> bool:
+    """Whether the winner was faster than the baseline in its trial, and was not when both were run again."""
+    baseline, again = answer.baseline, answer.confirmation
+    if baseline is None or again is None or again.measurement is None or again.baseline_samples_per_second is None:
+        return False
+    led = again.promised_samples_per_second > baseline.samples_per_second
+    return led and again.measurement.samples_per_second <= again.baseline_samples_per_second
+
+
+def _gains(answer: Recommendation, goal: Goal) -> Iterator[Line]:
+    """What the winner brings in the metric of the goal, beside the baseline."""
+    winner, baseline = answer.winner, answer.baseline
+    if answer.growth is not None:
+        yield from _size(winner, answer.growth)
+    elif answer.frontier is not None:
+        yield from _cost(winner, baseline, goal)
+    elif winner.measured.making_seconds > winner.measured.step_seconds and answer.why:
+        yield Line("speed", answer.why[0])  # It trains as fast as its data come.
+    else:
+        yield Line("speed", _speed(answer, goal))
+
+
+def _speed(answer: Recommendation, goal: Goal) -> str:
+    winner, baseline = answer.winner, answer.baseline
+    own = format_rate(winner.samples_per_second)
+    alone = f"{own} samples/s ({format_spread(winner.measured.relative_spread)}){early_words(winner)}"
+    if baseline is None:
+        return f"{alone}; the baseline was not measured"
+    if winner == baseline:
+        return f"{alone}. {baseline_itself(answer, goal)}"
+    rate = baseline.samples_per_second
+    promise = None if answer.confirmation is None else answer.confirmation.promise
+    if promise is not None:
+        ahead = f"{format_times(promise.value)} the baseline"
+        spread = format_times_spread(promise.low, promise.high, promise.value)
+        return f"{ahead}, {spread}: {format_rate(promise.value * rate)} instead of {format_rate(rate)} samples/s"
+    times = winner.samples_per_second / rate
+    rates = f"{own} instead of {format_rate(rate)} samples/s"
+    if answer.tie:
+        return f"a tie with the baseline ({gain_words(times - 1)}, noise {format_percent(answer.noise)}): {rates}"
+    if times < 1:
+        return f"{rates}; the baseline cannot win: {why_not_eligible(baseline, goal) or 'it was stopped early'}"
+    return f"{format_times(times)} the baseline, {format_spread(answer.noise)}: {rates}"
+
+
+def _size(winner: Candidate, growth: Growth) -> Iterator[Line]:
+    own, count = growth.own_parameter_count, winner.parameter_count or 0
+    times = "" if not own or count == own else f", {format_times(count / own)} the model's own {parameters_words(own)}"
+    yield Line("size", f"{parameters_words(count)} parameters{times}")
+    floor = format_rate(growth.floor_samples_per_second)
+    spread = format_spread(winner.measured.relative_spread)
+    yield Line(
+        "speed", f"{format_rate(winner.samples_per_second)} samples/s ({spread}), at least {floor} were asked for"
+    )
+
+
+def _cost(winner: Candidate, baseline: Candidate | None, goal: Goal) -> Iterator[Line]:
+    cost = cost_of(winner, goal)
+    dollars, latency = f"{format_usd(cost.cost_usd * ITERATIONS)} for {ITERATIONS} iterations", cost.latency_seconds
+    times = f"{format_seconds(latency)} an iteration ({format_spread(winner.measured.relative_spread)})"
+    if baseline is not None and baseline != winner:
+        plainly = cost_of(baseline, goal)
+        dollars += f"; the baseline's cost {format_usd(plainly.cost_usd * ITERATIONS)}"
+        times += f"; the baseline's takes {format_seconds(plainly.latency_seconds)}"
+    yield Line("cost", dollars)
+    yield Line("time", times)
+
+
+def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterator[Line]:
+    """Whether the emitted wrapper did what it should, and otherwise what to do."""
+    if confirmation is None:
+        return
+    kept = confirmation.kept
+    if confirmation.outcome in NOTHING_RAN and confirmation.reason:
+        yield Line("confirmed", f"no: {confirmation.reason.rstrip('.')}", "yellow")
+        if confirmation.outcome is Outcome.INTERRUPTED:
+            yield Line("next", _CONTINUE)
+    elif confirmation.outcome is not Outcome.OK or kept is None:
+        detail = f": {confirmation.reason.rstrip('.')}" if confirmation.reason else ""
+        yield Line("confirmed", f"no: run again, it ended as {confirmation.outcome.value}{detail}", "yellow")
+        if confirmation.outcome.is_by_chance:
+            yield Line("next", _CONTINUE)
+    elif not confirmation.as_promised:
+        yield Line("confirmed", f"no, {NOT_REPRODUCIBLE}: {missed_words(confirmation)}", "yellow")
+        yield Line("next", what_to_do(confirmation), "yellow")
+    elif beyond is not None:
+        yield Line("confirmed", f"it runs, but it is {beyond}", "yellow")
+    elif confirmation.speedup is not None and confirmation.promise is not None:
+        turns = format_count(confirmation.promise.rounds, "turn")
+        yield Line("confirmed", f"yes: wrapper and baseline took {turns} each in fresh processes", "green")
+    else:
+        again = f"yes: in a fresh process it ran at {format_percent(kept)} of this speed"
+        yield Line("confirmed", f"{again} ({format_spread(confirmation.tolerated)} is noise)", "green")
+
+
+def missed_words(confirmation: Confirmation) -> str:
+    """How far the run was from what was due, and what noise would explain."""
+    due = format_percent(confirmation.found_share or 0.0)
+    return f"it ran at {due} of its promise, and {format_spread(confirmation.tolerated)} would be noise"
+
+
+def what_to_do(confirmation: Confirmation) -> str:
+    """What to do about a machine whose measurements cannot be reproduced."""
+    seen = f"{confirmation.other_load}; " if confirmation.other_load else ""
+    return f"{seen}run the same command again with --wait-idle: it keeps what was measured and confirms once more"
+
+
+def _larger_batch(answer: Recommendation) -> Iterator[Line]:
+    """What a batch above the user's own asks for."""
+    samples, baseline = answer.winner.policy.global_batch, answer.baseline
+    if baseline is None or answer.growth is not None or samples <= (own := baseline.policy.global_batch):
+        return
+    yield Line("batch", f"{samples} samples a step, not {own}: new learning rate, or --global-batch {own}")
+
+
+def _confirmed_peak(answer: Recommendation) -> int:
+    again = None if answer.confirmation is None else answer.confirmation.measurement
+    return 0 if again is None else again.memory.peak_bytes
+
+
+def _files(files: Mapping[str, Path]) -> list[str]:
+    """One line for each folder: ``"policy.yaml, wrapper.py in runs/gpt2"``, with the folder last to be copied."""
+    by_folder: dict[Path, list[str]] = {}
+    for path in files.values():
+        by_folder.setdefault(path.parent, []).append(path.name)
+    return [f"{', '.join(names)} in {folder}" for folder, names in by_folder.items()]
+
+
+def _wrapped(line: Line) -> RenderableType:
+    grid = Table.grid()
+    grid.add_column(width=_LABELS, style="bold cyan", no_wrap=True)
+    grid.add_column(ratio=1)
+    grid.add_row(Text(line.label), Text(line.words, style=line.style))
+    return grid

@@ -1,0 +1,256 @@
+"""A finished study as its part of the document."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shlex
+
+import msgspec
+
+from advisor.decide.answer import Answer
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.frontier import placed
+from advisor.decide.preference import beyond_limit
+from advisor.decide.score import gain_over, score
+from advisor.goal import Goal, GoalKind
+from advisor.policy.tune_command import tune_command
+from advisor.policy.wrapper import apply_lines, size_lines
+from advisor.report.answer import confirmation_words
+from advisor.report.headline import NOTHING_RAN, headline_lines, title_words
+from advisor.report.page.course import course
+from advisor.report.page.document import AnswerPart, Device, Gain, GoalPart, PageStudy, Refusal, Verdict
+from advisor.report.page.figure import Figure, Source
+from advisor.report.page.finished import FinishedStudy
+from advisor.report.page.losses import comparisons
+from advisor.report.page.step_views import memory_over_step, time_of_step
+from advisor.report.page.throughput import curves
+from advisor.report.page.tradeoffs import frontier_part, growth_part
+from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
+from advisor.report.wording import baseline_words
+from advisor.text.paths import as_seen_from_here
+from advisor.text.units import format_rate, format_spread, format_times, format_times_spread
+from advisor.trial.outcome import Outcome
+
+__all__ = ["study_part"]
+
+_GOALS = {
+    GoalKind.FASTER: "the most samples per second",
+    GoalKind.BIGGER: "the largest model that keeps a throughput",
+    GoalKind.CHEAPEST: "the least cost of an iteration against its time",
+}
+_METRICS = {
+    GoalKind.FASTER: "samples per second",
+    GoalKind.BIGGER: "parameters",
+    GoalKind.CHEAPEST: "cost",
+}
+
+
+def study_part(study: FinishedStudy, name: str) -> PageStudy:
+    """Everything that a page shows of it.
+
+    Args:
+        study: The study.
+        name: Its ID in the document.
+    """
+    answer, tried, lines = study.answer, Tried(study), Lines()
+    found, goal = answer.recommendation, answer.goal
+    answer_part = _answer(study, tried, lines)
+    memory, times = tuple(memory_over_step(tried)), tuple(time_of_step(tried))
+    compared, steps = tuple(comparisons(tried)), tuple(course(tried))
+    part = PageStudy(
+        id=name,
+        title=f"{answer.workload} on {answer.hardware.name}",
+        workload=answer.workload,
+        goal=_goal(answer),
+        date=answer.date,
+        folder=str(as_seen_from_here(study.folder.path)),
+        versions=answer.versions,
+        device=_device(answer),
+        memory_limit_bytes=goal.memory_limit_bytes,
+        asked={name: value for name, value in study.asked.items() if value is not None},
+        command=shlex.join(tune_command(study.model, goal.kind.value, study.asked, goal.preference)),
+        complete=answer.complete,
+        stopped_because=found.stopped_because,
+        untried=found.untried,
+        untried_is_bound=found.untried_is_bound,
+        notes=(*answer.notes, *found.winner.notes),
+        answer=answer_part,
+        policies=tuple(tried.policies(lines)),
+        throughput=tuple(curves(tried)),
+        memory_over_step=memory,
+        time_of_step=times,
+        frontier=frontier_part(found, goal, tried),
+        growth=growth_part(found),
+        comparisons=compared,
+        course=steps,
+        refused=tuple(Refusal(setting=setting, reason=reason) for setting, reason in found.refused_settings.items()),
+        time_spent=answer.timings,
+        lines=lines.lines,
+    )
+    return msgspec.structs.replace(part, missing=tuple(_missing(part)))
+
+
+def _missing(part: PageStudy) -> list[str]:
+    """What the page cannot show, and why."""
+    sentences = []
+    if not part.memory_over_step:
+        sentences.append(
+            "Memory over one step was not recorded: the steps of winner and baseline are traced at the end of a study, "
+            "if time is left. What was measured at the ends of their phases is shown instead."
+        )
+    if not part.time_of_step:
+        sentences.append(
+            "Where the time of a step goes is not known: it needs a traced step of one device, and the device's rates."
+        )
+    if not part.comparisons:
+        sentences.append("No losses were compared with a reference run over tens of steps.")
+    if part.course and all(one.ended_at_seconds is None for one in part.course):
+        sentences.append("When each trial ended was not recorded: the course of the search has its order alone.")
+    return sentences
+
+
+def _goal(answer: Answer) -> GoalPart:
+    goal, growth = answer.goal, answer.recommendation.growth
+    return GoalPart(
+        kind=goal.kind.value,
+        words=_GOALS[goal.kind],
+        fidelity=goal.fidelity.value,
+        global_batch=goal.global_batch,
+        floor_samples_per_second=None if growth is None else growth.floor_samples_per_second,
+        own_settings=goal.own_settings,
+    )
+
+
+def _device(answer: Answer) -> Device:
+    hardware = answer.hardware
+    return Device(
+        kind=hardware.kind.value,
+        name=hardware.name,
+        memory_bytes=hardware.memory_bytes,
+        count=hardware.device_count,
+        host_cores=hardware.host_cores,
+        host_memory_bytes=hardware.host_memory_bytes,
+        compute_capability=".".join(map(str, hardware.compute_capability or ())),
+        driver=hardware.driver_version or "",
+    )
+
+
+def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
+    answer = study.answer
+    found = answer.recommendation
+    winner = found.winner
+    policy_file = _policy_file(study)
+    return AnswerPart(
+        headline=title_words(found),
+        facts=tuple(
+            (one.label, one.words) for one in headline_lines(found, answer.goal, beyond=_beyond(found, answer.goal))
+        ),
+        policy=tried.id_of(winner),
+        baseline=tried.id_of(found.baseline),
+        hand_tuned=tried.id_of(found.hand_tuned),
+        gain=_gain(found, answer.goal),
+        verdict=_verdict(found, answer.goal),
+        why=found.why,
+        apply_lines=(
+            *size_lines(winner.model_size, answer.facts.size_arguments),
+            *apply_lines(winner.policy, answer.facts.workload_options, answer.goal.machines),
+        ),
+        wrapper=lines.numbered(tried.wrapper(winner)),
+        policy_file=() if policy_file is None else lines.numbered(policy_file),
+        files=_files(study),
+        commands=_commands(study),
+    )
+
+
+def _policy_file(study: FinishedStudy) -> str | None:
+    """The text of ``policy.yaml``, if it is still the one that this answer wrote."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        content = study.folder.policy.read_bytes()
+        if hashlib.sha256(content).hexdigest() == study.answer.digests.get(study.folder.policy.name):
+            return content.decode()
+    return None
+
+
+def _files(study: FinishedStudy) -> dict[str, str]:
+    """Its files where they are now, as they would be typed from here."""
+    found = study.answer.files
+    return {what: str(as_seen_from_here(study.folder.path / path.name)) for what, path in found.items()}
+
+
+def _commands(study: FinishedStudy) -> dict[str, str]:
+    model, policy = study.model or "MODEL", str(as_seen_from_here(study.folder.policy))
+    return {
+        "is the policy still right here?": shlex.join(("momadvise", "check", policy, model)),
+        "does it keep its promise?": shlex.join(("momadvise", "verify", policy, model)),
+        "as the settings of a trainer": shlex.join(("momadvise", "export", policy, "--to", "hf")),
+        "this page again": shlex.join(("momadvise", "report", str(as_seen_from_here(study.folder.path)))),
+    }
+
+
+def _gain(found: Recommendation, goal: Goal) -> Gain | None:
+    """What the winner brings over the baseline, from the confirmation where that took turns with it."""
+    winner, baseline = found.winner, found.baseline
+    if baseline is None or baseline.measurement is None or winner == baseline:
+        return None
+    promise = None if found.confirmation is None else found.confirmation.promise
+    against = baseline_words(baseline, goal)
+    if goal.kind is GoalKind.FASTER and promise is not None:
+        spread = format_times_spread(promise.low, promise.high, promise.value)
+        rate = baseline.samples_per_second
+        words = (
+            f"{format_times(promise.value)} the baseline, {spread}: {format_rate(promise.value * rate)} instead of "
+            f"{format_rate(rate)} samples/s"
+        )
+        return Gain(
+            times=figure_of_speedup(promise), metric=_METRICS[goal.kind], against=against, words=words, tie=found.tie
+        )
+    times = _times(winner, baseline, goal)
+    if times is None:
+        return None
+    words = {
+        GoalKind.FASTER: f"{format_times(times)} the baseline's samples per second",
+        GoalKind.BIGGER: f"{format_times(times)} the size of the baseline's model",
+        GoalKind.CHEAPEST: f"{format_times(times)} the baseline's cost of an iteration",
+    }[goal.kind]
+    if found.tie:
+        words += f", a tie: {format_spread(found.noise)} would be noise"
+    return Gain(
+        times=Figure(value=times, source=Source.MEASURED),
+        metric=_METRICS[goal.kind],
+        against=against,
+        words=words,
+        tie=found.tie,
+    )
+
+
+def _times(winner: Candidate, baseline: Candidate, goal: Goal) -> float | None:
+    if goal.kind is GoalKind.BIGGER:
+        gain = gain_over(winner, baseline, goal)
+        return None if gain is None else 1 + gain
+    return score(winner, goal) / score(baseline, goal)
+
+
+def _verdict(found: Recommendation, goal: Goal) -> Verdict | None:
+    confirmation = found.confirmation
+    if confirmation is None:
+        return None
+    measured, beyond = confirmation.measurement, _beyond(found, goal)
+    state = "not run" if confirmation.outcome in NOTHING_RAN else "not confirmed"
+    if measured is not None and confirmation.outcome is Outcome.OK and confirmation.as_promised and beyond is None:
+        state = "confirmed"
+    floor = None if found.growth is None else found.growth.floor_samples_per_second
+    return Verdict(
+        state=state,
+        words=confirmation_words(confirmation, floor=floor, beyond=beyond),
+        samples_per_second=None if measured is None else figure_of_rate(measured),
+        peak_bytes=None if measured is None else Figure(value=measured.memory.peak_bytes, source=Source.MEASURED),
+    )
+
+
+def _beyond(found: Recommendation, goal: Goal) -> str | None:
+    """``cheapest``: how far the confirming run is beyond the user's limit."""
+    again = None if found.confirmation is None else found.confirmation.measurement
+    if again is None or goal.kind is not GoalKind.CHEAPEST:
+        return None
+    return beyond_limit(placed(msgspec.structs.replace(found.winner, measurement=again), goal), goal.preference)

@@ -1,0 +1,134 @@
+"""What two ranks reach with a trainer's exported configuration, and with the wrapper."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import yaml
+from transformers import Trainer
+
+from advisor import apply_policy
+from advisor.exports.config_file import new_configuration
+from advisor.exports.export import export_policy
+from advisor.exports.trainers import get_target
+from advisor.methods.setting import MethodSetting, use
+from advisor.policy.file import PolicyFile
+from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
+from tests.exports.policies import file_of
+from tests.exports.two_steps import STEPS, adamw, loaded, module, quiet_trainer, samples, tiny
+
+__all__ = ["CASES", "in_every_trainer"]
+
+State = dict[str, torch.Tensor]
+PER_STEP = 8
+"""Samples of one optimizer step: two micro-batches of two on each of two ranks."""
+
+
+def _ddp(*, views: bool = False, static: bool = False) -> MethodSetting:
+    return use("ddp", bucket_views=views, static_graph=static)
+
+
+class Case(NamedTuple):
+    """A policy that is exported to a trainer.
+
+    Attributes:
+        trainer: Its name.
+        settings: The methods of the policy.
+        accumulation_steps: Micro-batches of a step.
+        same: Whether the export says all of it.
+    """
+
+    trainer: str
+    settings: tuple[MethodSetting, ...]
+    accumulation_steps: int = 2
+    same: bool = True
+
+    @property
+    def file(self) -> PolicyFile:
+        steps = self.accumulation_steps
+        return file_of(*self.settings, micro_batch=PER_STEP // (2 * steps), accumulation_steps=steps)
+
+
+CASES = {
+    "hf": Case("hf", (_ddp(),)),
+    "hf, static graph": Case("hf", (_ddp(static=True),), accumulation_steps=1),
+    "hf, static graph and accumulation": Case("hf", (_ddp(static=True),), same=False),
+    "hf, buckets as views": Case("hf", (_ddp(views=True),), same=False),
+    "accelerate": Case("accelerate", (_ddp(),)),
+    "lightning": Case("lightning", (_ddp(),)),
+    "lightning, static graph": Case("lightning", (_ddp(static=True),), accumulation_steps=1),
+    "lightning, static graph and accumulation": Case("lightning", (_ddp(static=True),), same=False),
+    "lightning, sent in fp16": Case("lightning", (use("gradient_compression", hook="fp16"),)),
+}
+
+
+def in_every_trainer() -> dict[str, tuple[State, State]]:
+    """Case -> the parameters after two steps, in the trainer and with the wrapper."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "2"}  # as torchrun does
+    trained = {"hf": _by_transformers, "accelerate": _by_accelerate, "lightning": _by_lightning}
+    found = {}
+    for name, case in CASES.items():
+        export = export_policy(case.file, get_target(case.trainer), max_grad_norm=1.0)
+        model = trained[case.trainer](new_configuration(export), case.file.policy.micro_batch)
+        theirs = {parameter: tensor.detach().clone() for parameter, tensor in model.named_parameters()}
+        found[name] = (theirs, _by_the_wrapper(case.file))
+    return found
+
+
+def _by_transformers(text: str, micro_batch: int) -> torch.nn.Module:
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(tiny(), arguments_of(text, Path(folder), **STEPS_OF_ITS_OWN), train_dataset=_rows())  # type: ignore[arg-type]
+        trainer.train()
+    return trainer.accelerator.unwrap_model(trainer.model)  # type: ignore[no-any-return]
+
+
+def _by_accelerate(text: str, micro_batch: int) -> torch.nn.Module:
+    """An accelerate loop as its documentation writes it, launched with the file's values."""
+    from accelerate import Accelerator
+
+    content = yaml.safe_load(text)
+    accelerator = Accelerator(mixed_precision=content["mixed_precision"], gradient_accumulation_steps=2, cpu=True)
+    assert accelerator.num_processes == content["num_processes"]
+    assert accelerator.distributed_type.value == "MULTI_CPU"
+    built = tiny()
+    model, optimizer, data = accelerator.prepare(built, adamw(built.parameters()), loaded(_rows(), micro_batch))
+    for batch in data:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return accelerator.unwrap_model(model)  # type: ignore[no-any-return]
+
+
+def _by_lightning(text: str, micro_batch: int) -> torch.nn.Module:
+    trainer, trained = quiet_trainer(text), module()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the data loader has no workers
+        # Lightning would shuffle them.
+        own = _rows()[dist.get_rank() :: 2]
+        trainer.fit(trained, loaded(own, micro_batch))
+    assert trainer.world_size == 2
+    return trained.model  # type: ignore[no-any-return]
+
+
+def _by_the_wrapper(file: PolicyFile) -> State:
+    training = apply_policy(file, tiny(), device="cpu", max_grad_norm=1.0, build_optimizer=adamw)
+    rows = _rows()
+    for step in range(STEPS):
+        own = rows[PER_STEP * step : PER_STEP * (step + 1)][dist.get_rank() :: 2]
+        training.step({name: torch.stack([row[name] for row in own]) for name in own[0]})
+    state: State = training.state_dict()["model"]
+    training.close()
+    return state
+
+
+def _rows() -> list[State]:
+    return samples(PER_STEP * STEPS, padded=False)

@@ -1,0 +1,79 @@
+"""Pages to open: the recorded studies of docs/reports, alone and together; one whose texts are hostile, a bare one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from advisor.report.page.document import PageDocument
+from advisor.report.page.page_text import page_text
+from benchmarks.browser import recorded_document
+
+__all__ = ["HOSTILE", "PAGES", "document_of", "study_of", "text_of", "write_page"]
+
+PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare")
+HOSTILE = "</script><img src=x onerror='window.hacked=1'>&lt;b>\"`${1}\\u003c"
+
+Study = dict[str, Any]
+"""A study of the document, in which fields with their default are left out."""
+
+_KEPT = {
+    *("id", "kind", "state", "source", "outcome", "policy", "policies", "combination", "baseline", "hand_tuned"),
+    *("roles", "best", "phase", "phases", "who", "metric"),
+}
+"""Fields that name something within the document or are of a closed set."""
+
+
+@functools.cache
+def document_of(name: str) -> dict[str, Any]:
+    """The document of one of ``PAGES``."""
+    document = recorded_document()
+    if name == "all":
+        return document
+    goal = {"hostile": "cheapest", "bare": "faster"}.get(name, name)
+    studies = [one for one in document["studies"] if one["goal"]["kind"] == goal]
+    changed = {"hostile": _hostile, "bare": _bare}.get(name, list)(studies)
+    return {**document, "studies": changed}
+
+
+def study_of(name: str) -> Study:
+    """The study of a page that has one."""
+    [study] = document_of(name)["studies"]
+    return dict(study)
+
+
+def text_of(study: Study, numbers: Sequence[int]) -> str:
+    """A text that the document holds as numbers of lines."""
+    return "\n".join(study["lines"][one] for one in numbers)
+
+
+def write_page(name: str, path: Path) -> None:
+    """Write one of the pages as the command would."""
+    path.write_text(page_text(msgspec.convert(document_of(name), PageDocument, strict=False)), encoding="utf-8")
+
+
+def _bare(studies: list[Study]) -> list[Study]:
+    """With what a study must have, and nothing else: an answer of one policy that nothing is known of."""
+    required = ("id", "title", "workload", "goal", "date", "folder", "versions", "device", "memory_limit_bytes")
+    of_policy = ("id", "combination", "name", "micro_batch", "samples_per_step", "outcome", "fidelity")
+    bare = []
+    for study in studies:
+        winner = next(one for one in study["policies"] if one["id"] == study["answer"]["policy"])
+        answer = {field: study["answer"][field] for field in ("headline", "policy")}
+        policies = [{field: winner[field] for field in of_policy}]
+        bare.append({field: study[field] for field in required} | {"answer": answer, "policies": policies})
+    return bare
+
+
+def _hostile(value: Any, field: str = "") -> Any:
+    if isinstance(value, int | float) or value is None:
+        return value
+    if isinstance(value, str):
+        return value if field in _KEPT else f"{value} {HOSTILE}"
+    if isinstance(value, list):
+        return [_hostile(one, field) for one in value]
+    return {key: _hostile(one, key) for key, one in value.items()}

@@ -1,0 +1,94 @@
+"""What a reader of a study for each goal sees: the answer, the pictures, and what a picture lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.text.units import format_bytes, format_percent, format_rate, format_seconds
+
+from .chrome import Chrome
+from .pages import study_of
+
+OWN_PICTURE = {"faster": "throughput", "cheapest": "cost", "bigger": "size"}
+PICTURES = {"throughput", "memory", "peaks", "step", "gradients", "losses", "course"}
+
+
+@pytest.fixture(params=sorted(OWN_PICTURE))
+def goal(request: pytest.FixtureRequest, chrome: Chrome, pages: Path) -> str:
+    name = str(request.param)
+    chrome.open(pages / f"{name}.html")
+    return name
+
+
+def test_the_page_opens_without_a_word_on_the_console_and_asks_nobody(chrome: Chrome, pages: Path, goal: str) -> None:
+    assert chrome.logged() == ([], [(pages / f"{goal}.html").as_uri()])
+
+
+def test_the_answer_comes_first_in_one_screen(chrome: Chrome, goal: str) -> None:
+    assert chrome.text("#answer h2") == study_of(goal)["answer"]["headline"]
+    assert chrome.first(".apply", "one.getBoundingClientRect().bottom") < 900
+    for sentence in study_of(goal)["answer"]["why"]:
+        assert sentence in chrome.text(".why")
+
+
+def test_every_picture_is_drawn_or_says_what_is_missing(chrome: Chrome, goal: str) -> None:
+    drawn = dict(chrome.each(".picture", "[one.id, one.querySelectorAll('.canvas svg').length]"))
+    assert all(drawn.values())
+    assert OWN_PICTURE[goal] in drawn
+    missing = chrome.each(".missing dd", "one.textContent")
+    assert len(drawn) + len(missing) == len(PICTURES | {OWN_PICTURE[goal]})
+    assert all(one.endswith(".") for one in missing)
+
+
+def test_each_measured_point_is_a_mark_of_its_source(chrome: Chrome, goal: str) -> None:
+    points = [
+        point["samples_per_second"]["source"]
+        for curve in study_of(goal)["throughput"]
+        for point in (*curve.get("points", []), *curve.get("predicted", []))
+    ]
+    for source in set(points):
+        marks = chrome.count(f"#throughput .dots-{source} :is(path, circle)")
+        # Of what was only predicted, the page draws the combinations that have a colour; all of it is in the table.
+        assert marks == points.count(source) or (source == "predicted" and 0 < marks < points.count(source))
+        hollow = chrome.first(f"#throughput .dots-{source}", "one.getAttribute('fill') === 'var(--surface)'")
+        assert hollow == (source != "measured")
+
+
+def test_each_picture_says_in_words_and_in_a_table_what_it_shows(chrome: Chrome, goal: str) -> None:
+    labels = chrome.each(".picture .canvas > *", "[one.getAttribute('role'), one.getAttribute('aria-label')]")
+    assert all(role == "img" and len(words) > 30 for role, words in labels)
+    assert chrome.count(".picture > details") == chrome.count(".picture")
+    chrome.each(".picture > details", "one.open = true")
+    chrome.wait("[...document.querySelectorAll('.picture > details')].every((one) => one.querySelector('tbody tr'))")
+
+
+def test_a_study_of_which_nothing_is_known_says_so_of_each_picture(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "bare.html")
+    assert chrome.count(".picture") == 0
+    assert len(chrome.each(".missing dd", "one.textContent")) == len(PICTURES)
+    assert chrome.column("Outcome") == ["ok"]
+    assert chrome.logged()[0] == []
+
+
+def test_pointing_at_a_mark_shows_its_values(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "cheapest.html")
+    before = chrome.text("#cost .canvas")
+    chrome.point("#cost .dots-measured :is(path, circle)")
+    chrome.wait("document.querySelector('#cost .canvas').textContent.includes(' each, ')")
+    assert len(chrome.text("#cost .canvas")) > len(before)
+
+
+def test_numbers_read_as_in_the_terminal(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html")
+    values = [0.00123, 0.0999, 0.1, 0.314, 1.0, 9.99, 9.996, 12.346, 99.94, 99.96, 999.4, 1234.6, 98765.4, 1.5e9]
+    shown = {
+        "significant": format_rate,
+        "seconds": format_seconds,
+        "percent": format_percent,
+    }
+    for name, format_as in shown.items():
+        assert chrome.js(f"return arguments[0].map({name})", values) == [format_as(one) for one in values]
+    sizes = [0, 1023, 1024, 1536, 10**6, 1022976, 12 * 2**20, 2**30, 3 * 10**12]
+    assert chrome.js("return arguments[0].map(bytes)", sizes) == [format_bytes(one) for one in sizes]

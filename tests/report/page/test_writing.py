@@ -1,0 +1,171 @@
+"""``momadvise report``: a page of finished studies, and one message for every mistake; no other file is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pytest
+
+from advisor.cli import main
+from advisor.decide.answer import load_answer
+from advisor.errors import OptionError
+from advisor.report.page.page_text import is_page
+from advisor.report.page.writing import write_report, write_report_beside
+from advisor.trial.folder import StudyFolder
+from tests.decide.examples import goal
+from tests.report.scenario import recommendation
+
+from .folders import faster_study, write_study
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return write_study(tmp_path / "study", recommendation(), goal())
+
+
+def refused(*folders: Path, output: Path | None = None) -> str:
+    with pytest.raises(OptionError) as error:
+        write_report(folders, output)
+    return str(error.value)
+
+
+def test_one_study_has_its_page_in_its_folder(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(study)]) == 0
+    assert is_page(study / "report.html")
+    assert capsys.readouterr().out == f"written: {study / 'report.html'}\n"
+
+
+def test_several_have_one_page_here(tmp_path: Path, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = faster_study(tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(study), "other"]) == 0
+    assert is_page(tmp_path / "report.html")
+    assert not (other / "report.html").exists()
+
+
+def test_the_page_can_be_elsewhere_and_is_written_again(tmp_path: Path, study: Path) -> None:
+    output = tmp_path / "elsewhere.html"
+    for _ in range(2):
+        assert main(["report", str(study), "--output", str(output)]) == 0
+    assert is_page(output)
+    assert not (study / "report.html").exists()
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_it_opens_in_the_browser_or_says_that_there_is_none(
+    study: Path, started: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mock.patch("webbrowser.open", return_value=started) as opened:
+        assert main(["report", str(study), "--open"]) == 0
+    opened.assert_called_once_with((study / "report.html").as_uri())
+    assert ("no browser could be started" in capsys.readouterr().err) is not started
+
+
+def test_a_folder_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report"]) == 2
+    assert "dir" in capsys.readouterr().err.lower()
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    assert "file is a file" in refused(tmp_path / "file")
+    assert "is not there" in refused(tmp_path / "nowhere")
+    assert "has no study.json" in refused(tmp_path / "empty")
+
+
+def test_a_study_without_an_answer_is_refused(study: Path) -> None:
+    (study / "answer.json").unlink()
+    assert "is empty: nothing was measured yet. Run the command that began it again" in refused(study)
+    (study / "ledger.jsonl").write_bytes(msgspec.json.encode(recommendation().winner) + b"\n")
+    assert "has no answer" in refused(study)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"", b'{"recommendation": {"winner": 1}, "new": 2}', b"\xff"])
+def test_a_study_of_another_version_is_refused_with_that_version(study: Path, content: bytes) -> None:
+    (study / "answer.json").write_bytes(content)
+    assert "was written by momadvise 0.1.0, or is damaged" in refused(study)
+
+
+def test_a_marker_that_cannot_be_understood_is_refused(study: Path) -> None:
+    (study / "study.json").write_bytes(b"[1]")
+    assert "was written by another version of momadvise" in refused(study)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_a_study_that_may_not_be_read_is_refused(study: Path) -> None:
+    (study / "answer.json").chmod(0)
+    assert "cannot be read" in refused(study)
+
+
+def test_a_study_that_cannot_be_read_is_refused(study: Path) -> None:
+    (study / "answer.json").unlink()
+    (study / "answer.json").mkdir()
+    assert "cannot be read: Is a directory" in refused(study)
+
+
+def test_a_study_may_be_named_once(study: Path) -> None:
+    (study.parent / "link").symlink_to(study)
+    assert "the same folder as" in refused(study, study.parent / "link")
+
+
+def test_another_file_is_never_overwritten(tmp_path: Path, study: Path) -> None:
+    output = tmp_path / "thesis.html"
+    output.write_text("years of work")
+    assert "is another file" in refused(study, output=output)
+    assert output.read_text() == "years of work"
+    (study / "report.html").write_text("mine")
+    assert "is another file" in refused(study)
+    dangling = tmp_path / "dangling.html"
+    dangling.symlink_to(tmp_path / "nowhere" / "page.html")
+    with pytest.raises(OSError, match="No such file"):
+        write_report([study], dangling)
+
+
+def test_the_page_needs_a_folder_that_is_there(tmp_path: Path, study: Path) -> None:
+    assert "is a folder" in refused(study, output=tmp_path)
+    assert "does not. Make it first" in refused(study, output=tmp_path / "nowhere" / "page.html")
+
+
+def test_a_damaged_trial_is_left_out(tmp_path: Path) -> None:
+    folder = faster_study(tmp_path / "study")
+    for path in (folder / "trials").glob("size-*/result.json"):
+        path.write_text("{")
+    assert is_page(write_report([folder]))
+
+
+def test_no_torch_is_loaded(study: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\nfrom advisor.cli import main\n"
+        f"status = main(['report', {str(study)!r}])\nsys.exit(status or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_a_run_writes_the_page_beside_its_policy(study: Path) -> None:
+    answer = load_answer(StudyFolder(study))
+    assert answer is not None
+    assert "report" not in answer.files
+    assert write_report_beside(answer) is None
+    assert answer.files["report"] == study / "report.html"
+
+
+def test_a_page_that_cannot_be_written_costs_a_note_and_no_answer(study: Path) -> None:
+    answer = load_answer(StudyFolder(study))
+    assert answer is not None
+    (study / "report.html").write_text("mine")
+    note = write_report_beside(answer)
+    assert note is not None
+    assert "report.html was not written: --output must be a new file" in note
+    (study / "report.html").unlink()
+    for error in (OSError(28, "No space left on device"), ValueError("a mistake of ours"), KeyboardInterrupt()):
+        with mock.patch("advisor.report.page.writing.page_of", side_effect=error):
+            note = write_report_beside(msgspec.structs.replace(answer))
+            assert note is not None
+            assert note.endswith("The answer is not affected")

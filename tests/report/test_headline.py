@@ -1,0 +1,114 @@
+"""The first lines say what the winner brings, whether that is sure, and what to do if it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Confirmation, Recommendation, Role
+from advisor.decide.choose import choose
+from advisor.measure.in_turn import Speedup
+from advisor.report.headline import headline, headline_lines
+from advisor.report.sentences import go_on
+from advisor.report.why import explained
+from advisor.trial.outcome import Outcome
+from tests.decide.examples import baseline, goal, measured, measurement
+
+from .scenario import BF16, CHECKPOINT, CONFIRMED, recommendation, shown, words
+
+
+def said(answer: Recommendation) -> dict[str, str]:
+    return {line.label: line.words for line in headline_lines(answer, goal())}
+
+
+def title(answer: Recommendation) -> str:
+    return words(shown(headline(answer, goal(), files={}, apply_lines=()), width=200)).partition(" speed")[0]
+
+
+def of(*candidates: Any, stopped_because: str = "the time limit of 40s was reached") -> Recommendation:
+    answer = choose(list(candidates), goal(), refused_settings={}, untried=5, stopped_because=stopped_because)
+    return explained(answer, goal())
+
+
+IN_TURN = Speedup(value=5.2, low=4.2, high=6.2, rounds=7)
+
+
+def test_a_promise_in_turn_is_the_speed_with_its_interval() -> None:
+    confirmed = msgspec.structs.replace(CONFIRMED, speedup=IN_TURN, promise=IN_TURN, expected_speedup=5.0)
+    found = said(recommendation(confirmation=confirmed))
+    assert found["speed"] == "5.20 times the baseline, ±19%: 319 instead of 61.3 samples/s"
+    assert found["confirmed"] == "yes: wrapper and baseline took 7 turns each in fresh processes"
+    assert "next" not in found
+
+
+def test_a_ratio_far_from_the_one_before_is_not_reproducible_and_says_what_to_do() -> None:
+    load = "other processes keep 1.9 of 2 cores busy (cc1plus 98%)"
+    missed = msgspec.structs.replace(
+        CONFIRMED, speedup=IN_TURN, promise=IN_TURN, expected_speedup=3.9, noise=0.1, other_load=load
+    )
+    answer = recommendation(confirmation=missed)
+    assert title(answer).startswith("Not reproducible on this machine now: train with chunked_cross_entropy")
+    found = said(answer)
+    assert found["confirmed"] == (
+        "no, not reproducible on this machine now: it ran at 133% of its promise, and ±10% would be noise"
+    )
+    assert found["next"] == (
+        f"{load}; run the same command again with --wait-idle: it keeps what was measured and confirms once more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "confirmed", "goes_on"),
+    [
+        (Outcome.INTERRUPTED, "interrupted before the wrapper was run", "no: interrupted before the", True),
+        (Outcome.TIMEOUT, "after 30 s.", "no: run again, it ended as timeout: after 30 s", True),
+        (Outcome.CRASHED, "", "no: run again, it ended as crashed", False),
+    ],
+)
+def test_a_wrapper_without_a_measurement_is_not_confirmed_and_what_failed_by_chance_is_run_again(
+    outcome: Outcome, reason: str, confirmed: str, goes_on: bool
+) -> None:
+    ended = Confirmation(outcome=outcome, reason=reason, promised_samples_per_second=10)
+    found = said(recommendation(confirmation=ended))
+    assert found["confirmed"].startswith(confirmed)
+    assert ("next" in found) is goes_on
+
+
+def test_the_larger_peak_of_search_and_confirmation_is_the_one_to_plan_with() -> None:
+    again = msgspec.structs.replace(CONFIRMED, measurement=measurement(130.2, micro_batch=48, peak=8 * 2**30))
+    assert said(recommendation(confirmation=again))["peak"] == "8.00 GiB, 100% of the 8.00 GiB limit"
+
+
+def test_the_baseline_itself_a_tie_and_a_baseline_that_cannot_win_are_told_apart() -> None:
+    kept = of(baseline(100.0), measured(50.0, BF16), measured(60.0, CHECKPOINT))
+    assert "That is the baseline itself" in said(kept)["speed"]
+    assert "batch" not in said(kept)
+    tied = msgspec.structs.replace(of(baseline(100.0), measured(150.0, BF16)), tie=True)
+    assert said(tied)["speed"].startswith("a tie with the baseline (+50%, noise ")
+    unfit = measured(200.0, role=Role.BASELINE, drift=0.5)
+    beaten = of(unfit, measured(150.0, BF16))
+    assert said(beaten)["speed"].startswith("150 instead of 200 samples/s; the baseline cannot win: ")
+    lost = msgspec.structs.replace(kept, winner=kept.ranking[1], baseline=None)
+    assert said(lost)["speed"].endswith("the baseline was not measured")
+
+
+def test_a_training_that_waits_for_its_data_is_as_fast_as_these_come() -> None:
+    answer = recommendation()
+    waiting = msgspec.structs.replace(answer.winner.measured, making_seconds=100.0)
+    winner = msgspec.structs.replace(answer.winner, measurement=waiting)
+    found = said(explained(msgspec.structs.replace(answer, winner=winner), goal()))
+    assert "waits for its data, the bottleneck" in found["speed"]
+
+
+@pytest.mark.parametrize(
+    ("because", "what"),
+    [
+        ("the time limit of 40s leaves no room for another trial", "run the same command with a longer --time-limit"),
+        ("the limit of 1 trial was reached", "run the same command with more --trials"),
+        ("it was interrupted", "run the same command to continue"),
+    ],
+)
+def test_what_continues_a_search_is_said_by_what_ended_it(because: str, what: str) -> None:
+    assert go_on(of(baseline(100.0), stopped_because=because)).startswith(what)
