@@ -16,6 +16,7 @@ from tests.pipeline_parallel.staged_models import BUILD, HEADS, HIDDEN, LENGTH, 
 __all__ = ["CUT", "IN_EVERY_SCHEDULE", "REFUSED", "SHARED"]
 
 LAYERS = 4
+SIZE = HIDDEN // HEADS
 
 
 class Attention(nn.Module):
@@ -26,7 +27,7 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
 
     def forward(self, hidden: torch.Tensor, bias: torch.Tensor | float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
-        query, key, value = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in self.qkv(hidden).chunk(3, -1))
+        query, key, value = (each.unflatten(-1, (-1, SIZE)).transpose(1, 2) for each in self.qkv(hidden).chunk(3, -1))
         weights = (query @ key.transpose(-1, -2) + bias).softmax(-1)
         return self.out((weights @ value).transpose(1, 2).flatten(2)), weights
 
@@ -57,6 +58,78 @@ class Block(nn.Module):
         return {"hidden": hidden} if self.how == "returns a dict" else hidden
 
 
+class After(Block):
+    """Normalizes after each sum."""
+
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        hidden = self.norm(hidden + self.attention(hidden)[0])
+        return self.norm(hidden + self.mlp(hidden))
+
+
+class Parallel(Block):
+    """Attention and MLP read the same."""
+
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        normalized = self.norm(hidden)
+        return hidden + self.attention(normalized)[0] + self.mlp(normalized)
+
+
+class Gated(nn.Module):
+    """One linear layer makes values and their gates, and the normalization is its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(HIDDEN))
+        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(2 * HIDDEN, HIDDEN)
+
+    def forward(self, hidden: torch.Tensor, *rest: Any) -> torch.Tensor:
+        normalized = hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + 1e-6) * self.scale
+        values, gates = self.up(normalized).chunk(2, -1)
+        return hidden + self.down(values * nn.functional.silu(gates))
+
+
+class Routing(Block):
+    """Each token goes to the expert that its router prefers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(HIDDEN, 2)
+        self.other = nn.Sequential(nn.Linear(HIDDEN, 2 * HIDDEN), nn.GELU(), nn.Linear(2 * HIDDEN, HIDDEN))
+
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        hidden = hidden + self.attention(self.norm(hidden))[0]
+        shares = self.router(hidden).softmax(-1)
+        first = shares[..., 0] > shares[..., 1]
+        found = torch.zeros_like(hidden)
+        for number, (chosen, expert) in enumerate(((first, self.mlp), (~first, self.other))):
+            found[chosen] = expert(hidden[chosen]) * shares[chosen][:, number : number + 1]
+        return hidden + found
+
+
+class Remembering(Block):
+    """Subtracts a mean of what it was given so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(HIDDEN))
+
+    def forward(self, hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        with torch.no_grad():
+            self.mean.lerp_(hidden.mean((0, 1)), 0.1)
+        hidden = hidden + self.attention(self.norm(hidden - self.mean.clone()))[0]
+        return hidden + self.mlp(hidden)
+
+
+BLOCKS: dict[str, Callable[[], nn.Module]] = {
+    "turned": lambda: Turned(),
+    "normalizes after": After,
+    "in parallel": Parallel,
+    "gated": Gated,
+    "routes": Routing,
+    "remembers": Remembering,
+}
+
+
 class Turned(nn.Module):
     """A convolution over tokens: hidden states, and their gradient, are no rows of memory."""
 
@@ -79,7 +152,7 @@ class Chain(nn.Module):
         super().__init__()
         self.how = how
         self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
-        blocks = [Turned() if how == "turned" else Block(how) for _ in range(LAYERS)]
+        blocks = [BLOCKS[how]() if how in BLOCKS else Block(how) for _ in range(LAYERS)]
         self.blocks: nn.Module = nn.ModuleList(blocks)
         if how == "in a dict":
             self.blocks = nn.ModuleDict({f"block {number}": block for number, block in enumerate(blocks)})
@@ -106,8 +179,8 @@ class Chain(nn.Module):
             before = hidden if number == 1 else before
             if self.how == "between blocks":
                 hidden = 0.5 * self.between(hidden).transpose(0, 1).contiguous().transpose(0, 1)
-            if self.how == "skips":
-                hidden = hidden + (before if number == 3 else 0.0)
+            if self.how == "skips" and number == 3:
+                hidden = hidden + before
             if self.how == "starts anew" and number == 2:
                 hidden = self.embedding(tokens)
             if self.how in ("takes weights", "uses weights", "collects weights", "returns weights"):
@@ -169,7 +242,7 @@ _TRANSFORMERS: dict[str, Callable[[], nn.Module]] = {
 }
 _HANDWRITTEN = (
     "returns weights", "collects weights", "layer by layer", "between blocks", "writes", "notes", "turned",
-    "in a dict", "in a sequence", "tied",
+    "in a dict", "in a sequence", "tied", "normalizes after", "in parallel", "gated", "routes",
 )  # fmt: skip
 CUT: tuple[str, ...] = (*_HANDWRITTEN, *_TRANSFORMERS)
 """Models that can be cut into stages."""
@@ -190,5 +263,5 @@ REFUSED = {
 }
 """Those that cannot, and what is said of them before anything is trained."""
 
-BUILD |= {how: (lambda how=how: Chain(how)) for how in (*_HANDWRITTEN, *REFUSED)} | _TRANSFORMERS
+BUILD |= {how: (lambda how=how: Chain(how)) for how in (*_HANDWRITTEN, *REFUSED, "remembers")} | _TRANSFORMERS
 BUILD["transformers T5"] = _of_transformers("T5", **_T5)

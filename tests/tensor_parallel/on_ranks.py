@@ -31,6 +31,8 @@ from advisor.training.recompute import recompute_modules
 from advisor.training.structure import find_attention, find_blocks
 from benchmarks.block_activations.kept import of_all_forms
 from tests.distributed.models import movement_error
+from tests.pipeline_parallel import staged_models
+from tests.tensor_parallel import other_blocks
 from tests.tensor_parallel.models import HEADS, HIDDEN, Block, Dropout, Model, build, loss_of, tokens
 
 KINDS = ("by hand", "by width", "gpt2", "llama", "neox", "opt", "bert", "qwen3", "phi3", "mixtral", "vit")
@@ -73,7 +75,13 @@ def tried(function: Callable[[], Any]) -> Any:
         return traceback.format_exc()
 
 
-def stepped(kind: str, sequence: bool, prepare: Callable[[nn.Module], None] = lambda model: None) -> dict[str, Any]:
+def stepped(
+    kind: str,
+    sequence: bool,
+    prepare: Callable[[nn.Module], None] = lambda model: None,
+    build: Callable[[str], nn.Module] = build,
+    loss_of: Callable[[str], Callable[[nn.Module], torch.Tensor]] = loss_of,
+) -> dict[str, Any]:
     """One step of SGD of a model, and of the same model in one process: how far gradients and parameters are off."""
     run = loss_of(kind)
     plain, model = build(kind), build(kind)
@@ -382,6 +390,20 @@ def with_vocabulary() -> dict[str, Any]:
             "rows": model.get_input_embeddings().weight.size(0),
         }
     return found
+
+
+def on_other_blocks() -> dict[str, Any]:
+    """A step of models around other blocks, as far as they are sliced."""
+    return {
+        f"{kind}, sequence={sequence}": tried(
+            lambda kind=kind, sequence=sequence: stepped(
+                kind, sequence, build=staged_models.build, loss_of=other_blocks.loss_of
+            )
+        )
+        for kind, refusals in other_blocks.SLICED.items()
+        for sequence in (False, True)
+        if not refusals[sequence]
+    }
 
 
 def on_two() -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_a_sliced_model_is_sized_timed_by_the_plan_that_was_found_and_applied_by
     policy = msgspec.structs.replace(sliced().policy, settled=settled)
     predicted = ran(runner, sliced(policy=policy, kind=PredictTrial)).prediction
     for point in sized.sizing.points:
-        # Threads of gloo hold what they have sent a moment longer than a trace does, or do not.
+        # Threads of gloo hold what they have sent, and their copies of it, until they run again (decision 0017).
         assert 0.6 < predicted.peak(point.micro_batch) / point.memory.peak_bytes < 1.01
     timed = ran(runner, sliced(policy=policy))
     assert timed.measurement.samples_per_second == pytest.approx(4 / timed.measurement.step_seconds)
