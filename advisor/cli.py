@@ -278,6 +278,7 @@ def _answer_view(answer: Answer, options: argparse.Namespace) -> RenderableType:
 
     from advisor.policy.wrapper import apply_lines, size_lines
     from advisor.report.answer import AnswerView, timings_table
+    from advisor.text.paths import as_seen_from_here
 
     notes = list(answer.notes)
     if answer.cached:
@@ -287,7 +288,7 @@ def _answer_view(answer: Answer, options: argparse.Namespace) -> RenderableType:
     view = AnswerView(
         answer.recommendation,
         answer.goal,
-        files={what: _as_seen_from_here(path) for what, path in answer.files.items()},
+        files={what: as_seen_from_here(path) for what, path in answer.files.items()},
         apply_lines=(
             *size_lines(answer.recommendation.winner.model_size, answer.facts.size_arguments),
             *apply_lines(answer.policy, answer.facts.workload_options, answer.goal.machines),
@@ -296,15 +297,6 @@ def _answer_view(answer: Answer, options: argparse.Namespace) -> RenderableType:
         verbose=options.verbose,
     )
     return Group(view, timings_table(answer.timings)) if options.timings else view
-
-
-def _as_seen_from_here(path: Path) -> Path:
-    """The path as a user would type it: relative if it is below the current folder."""
-    try:
-        here = Path.cwd()
-    except OSError:  # deleted
-        return path
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _print_error(error: BaseException) -> None:

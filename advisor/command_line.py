@@ -196,7 +196,7 @@ class Parser(argparse.ArgumentParser):
     def _with_values(self, arguments: Sequence[str]) -> Iterator[str]:
         """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
         bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
-        for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        for argument, following in itertools.pairwise([*arguments, ""]):
             given = argument in bare and re.fullmatch(r"[\d.]+([hms]|ms|[\d.])*", following) is None
             yield f"{argument}={bare[argument]}" if given else argument
 

@@ -1,16 +1,30 @@
-"""A headless Chromium, for the tests of the report page, its screenshots and its benchmark."""
+"""A headless Chromium, and a document to open: for the tests of the report page, its screenshots and its benchmark."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+from pathlib import Path
+from typing import Any
 
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 
-__all__ = ["open_chromium"]
+__all__ = ["open_chromium", "recorded_document"]
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+_RECORDED = Path(__file__).resolve().parents[1] / "docs" / "reports" / "small_gpt2.html"
+
+
+def recorded_document() -> dict[str, Any]:
+    """The document of the committed page: one real study for each goal."""
+    found = re.search(r'id="document">(.*?)</script>', _RECORDED.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None, "the page holds its document"
+    return dict(json.loads(found[1]))
 
 
 def open_chromium() -> webdriver.Chrome:

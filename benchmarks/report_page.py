@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import copy
 import datetime
-import json
 import platform
-import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -25,23 +23,14 @@ from selenium import webdriver
 from advisor.report.page.document import PageDocument
 from advisor.report.page.page_text import page_text
 from advisor.text.units import format_bytes, format_seconds
-from benchmarks.browser import open_chromium
+from benchmarks.browser import open_chromium, recorded_document
 
-__all__ = ["main", "of_many_trials", "recorded"]
+__all__ = ["main", "of_many_trials"]
 
-_ROOT = Path(__file__).resolve().parents[1]
-_RECORDED = _ROOT / "docs" / "reports" / "small_gpt2.html"
-_PAGE = _ROOT / "docs" / "results" / "report-page.md"
+_PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "report-page.md"
 _TRIALS = 200
 _TIMES = 7
 _DRAWN = "return [performance.getEntriesByType('navigation')[0].loadEventEnd, document.querySelectorAll('svg').length]"
-
-
-def recorded() -> dict[str, Any]:
-    """The document of the committed page."""
-    found = re.search(r'id="document">(.*?)</script>', _RECORDED.read_text(), re.DOTALL)
-    assert found is not None, "the page holds its document"
-    return dict(json.loads(found[1]))
 
 
 def of_many_trials(document: dict[str, Any], trials: int) -> dict[str, Any]:
@@ -61,7 +50,7 @@ def of_many_trials(document: dict[str, Any], trials: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and write the page."""
-    document = recorded()
+    document = recorded_document()
     pages = {f"{one['goal']['kind']}, {len(one['policies'])} policies": [one] for one in document["studies"]}
     pages["all of them, side by side"] = document["studies"]
     pages[f"{_TRIALS} policies"] = of_many_trials(document, _TRIALS)["studies"]

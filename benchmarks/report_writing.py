@@ -1,4 +1,4 @@
-"""How large a report page is, and how long it takes to write.
+"""How long a report page takes to write, and how large it is with hundreds of policies in five studies.
 
     python -m benchmarks.report_writing momadvise-runs/NAME     # a finished study; a few seconds
     python -m benchmarks.report_writing momadvise-runs/NAME --keep pages
@@ -121,10 +121,10 @@ def measured_row(what: str, studies: Sequence[FinishedStudy], keep: Path | None 
 def page(rows: Sequence[Row], device: str) -> str:
     """The page of results."""
     lines = [
-        "# Size of the report page",
+        "# Writing the report page",
         "",
         "`python -m benchmarks.report_writing DIR` writes the page of a finished study as it is, of that study grown",
-        "to 200 policies (each with other methods, a profiling run and a measurement of the study), and of five of those",
+        "to 200 policies (each with other methods, a profiling run and a measurement of it), and of five of those,",
         "side by side. *Read* is the time to read the study folders as they are, *write* to make the page: medians of",
         f"{_TIMES} times. A page may have {_MOST_BYTES / 1e6:.0f} MB.",
         "",

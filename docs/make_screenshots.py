@@ -19,8 +19,7 @@ sys.path.insert(0, str(DOCS.parent))
 
 from advisor.report.page.document import PageDocument  # noqa: E402
 from advisor.report.page.page_text import page_text  # noqa: E402
-from benchmarks.browser import open_chromium  # noqa: E402
-from benchmarks.report_page import recorded  # noqa: E402
+from benchmarks.browser import open_chromium, recorded_document  # noqa: E402
 
 PICTURES = DOCS / "pictures"
 MOST_BYTES = 150_000
@@ -30,12 +29,12 @@ class Shot(NamedTuple):
     """What to show.
 
     Attributes:
-        study: Position among the page's studies.
+        study: Position among the recorded studies; ``None`` for all of them on one page.
         selectors: The elements to show, from the first one's top to the last one's bottom.
         width: Of the window, in CSS pixels.
     """
 
-    study: int
+    study: int | None
     selectors: tuple[str, ...]
     width: int = 1120
     dark: bool = False
@@ -48,7 +47,7 @@ SHOTS = {
     "report-cost": Shot(1, ("#cost",)),
     "report-size": Shot(2, ("#size",)),
     "report-policies": Shot(0, ("#policies",)),
-    "report-side-by-side": Shot(0, ("#compare",)),
+    "report-side-by-side": Shot(None, ("#compare",)),
     "report-phone": Shot(0, ("#head", "#answer"), width=390),
 }
 
@@ -61,30 +60,29 @@ return [boxes[0].left + scrollX, boxes[0].top + scrollY, boxes[0].width, boxes.a
 def main() -> None:
     """Take all of them."""
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        page = Path(scratch, "report.html")
-        page.write_text(page_text(msgspec.convert(recorded(), PageDocument, strict=False)), encoding="utf-8")
-        _take(page)
-
-
-def _take(page: Path) -> None:
+    document = recorded_document()
     driver = open_chromium()
     try:
         for name, shot in SHOTS.items():
-            picture = _taken(driver, page, shot)
+            studies = document["studies"] if shot.study is None else [document["studies"][shot.study]]
+            text = page_text(msgspec.convert({**document, "studies": studies}, PageDocument, strict=False))
+            picture = _taken(driver, text, shot)
             assert len(picture) <= MOST_BYTES, f"{name} has {len(picture)} bytes"
             (PICTURES / f"{name}.webp").write_bytes(picture)
     finally:
         driver.quit()
 
 
-def _taken(driver: webdriver.Chrome, page: Path, shot: Shot) -> bytes:
+def _taken(driver: webdriver.Chrome, text: str, shot: Shot) -> bytes:
     scheme = {"name": "prefers-color-scheme", "value": "dark" if shot.dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
     size: dict[str, Any] = {"width": shot.width, "height": 900, "deviceScaleFactor": 1.25, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    driver.get(page.as_uri())
-    driver.execute_script("document.querySelectorAll('.tabs button')[arguments[0]].click(); scrollTo(0, 0)", shot.study)
+    with tempfile.TemporaryDirectory() as scratch:
+        page = Path(scratch, "report.html")
+        page.write_text(text, encoding="utf-8")
+        driver.get(page.as_uri())
     left, top, width, height = driver.execute_script(_BOX, shot.selectors)
     # A little of what is around, as on the page; a long table ends somewhere.
     clip = {

@@ -35,8 +35,16 @@ def tune_command(model: str, goal: str, asked: Asked, preference: Preference | N
     parts = ["momadvise", "--goal", goal, model or "MODEL"]
     for name, flag in _AGAIN:
         if (value := asked.get(name)) is not None and value != "1":
-            parts += [flag, str(value)]
+            parts += [flag, _exactly(value) if name == "memory_limit_bytes" else str(value)]
     for name, flag, unit in _PICK:
         if (value := getattr(preference, name, None)) is not None:
             parts += [flag, f"{value}{unit}"]
     return tuple(parts)
+
+
+def _exactly(count: str | int | float) -> str:
+    """A number of bytes in the largest unit that it is a whole number of."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if isinstance(count, int) and count and count % size == 0:
+            return f"{count // size}{unit}"
+    return str(count)

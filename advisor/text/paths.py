@@ -10,7 +10,7 @@ from pathlib import Path
 from advisor.errors import UserError
 from advisor.text.printable import quoted
 
-__all__ = ["path_of"]
+__all__ = ["as_seen_from_here", "path_of"]
 
 
 def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> Path:
@@ -49,3 +49,12 @@ def path_of(text: str | os.PathLike[str], what: str, error: type[UserError]) -> 
                 "Use a shorter name."
             ) from None
     return path
+
+
+def as_seen_from_here(path: Path) -> Path:
+    """The path as a user would type it: relative if it is below the current folder."""
+    try:
+        here = Path.cwd()
+    except OSError:  # deleted
+        return path
+    return path.relative_to(here) if path.is_relative_to(here) else path

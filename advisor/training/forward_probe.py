@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from advisor.training.block_call import BlockCall, remembered, returned
 from advisor.training.other_uses import OtherUses
 from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
+from advisor.training.saved.graph import graph_nodes
 
 __all__ = ["ChainProbe", "FunctionCounts"]
 
@@ -38,8 +40,12 @@ class ChainProbe:
     the same further arguments; if blocks draw random numbers, none may be drawn in between; and nothing else may use a
     block's output, unless it is the last in its stage.
 
+    Stages of a pipeline need less: their blocks are not run as one, so each may be given and return more, and be called
+    on what is computed from what the one before it returned.
+
     Attributes:
         broken: How the blocks are no chain; empty if nothing was seen, or the forward pass ended early.
+        unstaged: Why they cannot be in stages either; the same.
         shape_keeping: How often a block returned the shape of its input.
     """
 
@@ -56,6 +62,9 @@ class ChainProbe:
         self._blocks_draw = False
         self._shape: torch.Size | None = None
         self.broken = ""
+        self.unstaged = ""
+        self._returned: weakref.ref[torch.Tensor] | None = None
+        self._made_by: Any = None
         self.shape_keeping = 0
 
     @contextlib.contextmanager
@@ -71,7 +80,7 @@ class ChainProbe:
             yield
 
     def _forget(self) -> None:
-        self._is_returned = self._is_rest = None
+        self._is_returned = self._is_rest = self._returned = self._made_by = None
 
     @property
     def reason(self) -> str:
@@ -88,6 +97,17 @@ class ChainProbe:
             return f"what a block returns is also used by something else than the next block ({self._uses.found})"
         return ""
 
+    @property
+    def staged_reason(self) -> str:
+        """Why the blocks cannot be in stages of a pipeline; empty if they can, as far as is seen."""
+        if not self._blocks or self.unstaged:
+            return self.unstaged or self.reason
+        if self._called != list(range(len(self._blocks))):
+            return f"the {len(self._blocks)} blocks are not each called once, in their order"
+        if not self.broken and self._uses.found:
+            return self.reason
+        return ""
+
     def _before(self, number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return  # Blocks that the user compiles are compiled with their hooks, and cannot be run by others.
@@ -96,6 +116,7 @@ class ChainProbe:
         call = BlockCall.read(block, args, kwargs)
         if call is None:
             self.broken = self.broken or f"{name} takes no tensor as its first argument"
+            self.unstaged = self.unstaged or self.broken
             return
         hidden, rest = call[0], call[1].rest()
         self._drawn_before = drawn_so_far(hidden.device)
@@ -104,6 +125,9 @@ class ChainProbe:
                 self.broken = self.broken or f"{name} is not called on what the block before it returned"
             elif self._is_rest is not None and not self._is_rest(rest):
                 self.broken = self.broken or f"{name} is called with other arguments than the block before it"
+            if not self._is_made_of_returned(hidden):
+                said = f"{name} is not called on what is computed from what the block before it returned"
+                self.unstaged = self.unstaged or said
             self._drawn_between |= self._drawn_before != self._drawn_after
         self._called.append(number)
         self._shape = hidden.shape
@@ -113,6 +137,12 @@ class ChainProbe:
         if torch.compiler.is_compiling():
             return
         self._uses.ignoring -= 1
+        first = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(first, torch.Tensor):
+            self._returned, self._made_by = weakref.ref(first), first.grad_fn
+        else:
+            said = f"{type(block).__name__} returns a {type(output).__name__}, and no tensor first"
+            self.unstaged = self.unstaged or said
         hidden = returned(output)
         if hidden is None:
             self.broken = self.broken or f"{type(block).__name__} returns {type(output).__name__}, not one tensor"
@@ -124,3 +154,10 @@ class ChainProbe:
         self.shape_keeping += hidden.shape == self._shape
         self._drawn_after = drawn_so_far(hidden.device)
         self._blocks_draw |= self._drawn_after != self._drawn_before
+
+    def _is_made_of_returned(self, hidden: torch.Tensor) -> bool:
+        """Whether a tensor is what the last block returned, or computed from it, as far as a graph can tell."""
+        if self._returned is not None and self._returned() is hidden:
+            return True
+        made_by, self._made_by = self._made_by, None
+        return made_by is None or any(node is made_by for node in graph_nodes([hidden]))

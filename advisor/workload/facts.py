@@ -39,6 +39,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         parameter_dtypes: Float formats of the parameters, e.g. ``("float32",)``.
         chain_length: Blocks that run in sequence, each only on the output of the one before; 0 if they do not.
         chain_reason: Why not, when they do not.
+        staged_blocks: Blocks that can be in stages of a pipeline: each called once, on what is computed from what the
+            one before it returned, whatever else they are given and return; 0 if they do not.
+        staged_reason: Why not, when they cannot.
         shape_keeping_blocks: Blocks of the chain whose output has the shape of their input.
         tensor_degrees: Devices that can divide each layer -> the share of the parameters that they slice; the rest is
             whole on each.
@@ -85,6 +88,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parameter_dtypes: tuple[str, ...] = ("float32",)
     chain_length: int = 0
     chain_reason: str = ""
+    staged_blocks: int = 0
+    staged_reason: str = ""
     shape_keeping_blocks: int = 0
     tensor_degrees: dict[int, float] = {}
     tensor_plans: dict[int, str] = {}

@@ -53,7 +53,7 @@ def test_a_stale_policy_has_a_line_for_each_difference_and_the_command_that_help
     project.restate("fingerprints.versions", momadvise="0.0.9")
     status, lines, _ = printed(project)
     assert status == 3
-    assert lines[0] == ("The policy is stale: tune again (momadvise --goal faster model.py --memory-limit 2147483648).")
+    assert lines[0] == ("The policy is stale: tune again (momadvise --goal faster model.py --memory-limit 2GiB).")
     assert lines[1:3] == ["model: parameters 2,144 -> 3,200", "model: trainable parameters 2,144 -> 3,200"]
     assert lines[-2:] == [
         "the file cfg.json changed (warning)",

@@ -17,10 +17,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from advisor.hardware.mesh import Mesh
 from advisor.methods.setting import use
 from advisor.training.processes.world import current_world
 from tests.distributed.models import DDP, FEWER_STEPS, STATIC, ZERO_1, ZERO_2, ZERO_3, Case, padded_text, started
 from tests.distributed.ranks import share
+from tests.methods.tiny import gpt2
 
 SIZE = 2
 TRAININGS = {
@@ -37,6 +39,50 @@ TRAININGS = {
     "zero_3, offloaded": Case((use("fsdp", reshard=True, mixed_precision="none", offload=True),)),
     "zero_3 in bf16": Case((use("fsdp", reshard=True, mixed_precision="bf16", offload=False),)),
 }
+
+ON_MESHES = {
+    **{
+        f"tensor_parallel(sequence={sequence})": (
+            use("tensor_parallel", sequence=sequence, vocabulary=False),
+            Mesh(tensor=2),
+        )
+        for sequence in (False, True)
+    },
+    "tensor_parallel(vocabulary=True)": (use("tensor_parallel", sequence=True, vocabulary=True), Mesh(tensor=2)),
+    **{
+        f"pipeline(schedule={schedule})": (use("pipeline", schedule=schedule), Mesh(pipeline=2))
+        for schedule in ("gpipe", "1f1b", "zero_bubble")
+    },
+}
+
+
+def on_meshes() -> dict[str, Any]:
+    """Parameters and losses of trainings in which two devices have a part of each sample's work."""
+    found = {}
+    for name, (setting, mesh) in ON_MESHES.items():
+        case = Case((setting,), micro_batch=2, clip=0.1)
+        training = started(
+            case.settings,
+            current_world(mesh),
+            case,
+            build=lambda: gpt2(4, dropout=0.0),
+            device=f"cuda:{dist.get_rank()}",
+            example_batch={name: one[:2] for name, one in padded_text(0).items()},
+        )
+        losses = [float(training.step(padded_text(step))) for step in range(FEWER_STEPS)]
+        found[name] = ({key: one.cpu() for key, one in training.state_dict()["model"].items()}, losses)
+        training.close()
+    return found
+
+
+def alone() -> dict[str, Any]:
+    """The same on one device, on the first rank."""
+    if dist.get_rank():
+        return {}
+    case = Case((), micro_batch=2, clip=0.1)
+    training = started((), None, case, build=lambda: gpt2(4, dropout=0.0), device="cuda:0")
+    losses = [float(training.step(padded_text(step))) for step in range(FEWER_STEPS)]
+    return {"model": {name: one.cpu() for name, one in training.state_dict()["model"].items()}, "losses": losses}
 
 
 def collectives() -> dict[str, Any]:
@@ -135,7 +181,7 @@ def left_alone() -> dict[str, Any]:
 def _run(rank: int, folder: Path) -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{folder}/store", rank=rank, world_size=SIZE)
-    for act in (collectives, trainings, left_alone):
+    for act in (collectives, trainings, alone, on_meshes, left_alone):
         torch.save(act(), folder / f"{act.__name__}-{rank}.pt")
     os._exit(0)  # nobody is there any more to take leave of
 

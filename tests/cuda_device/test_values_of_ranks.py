@@ -11,6 +11,7 @@ import torch
 from tests.cuda_device import on_two_ranks
 from tests.cuda_device.machine import H100, Machine
 from tests.distributed.models import movement_error, transformer
+from tests.methods.tiny import gpt2
 
 Found = dict[str, dict[int, Any]]
 
@@ -70,6 +71,16 @@ def test_two_devices_train_as_one(name: str, found: Found) -> None:
     assert movement_error(model, expected, transformer()) < tolerance
     losses = [sum(pair) / 2 for pair in zip(*(found["trainings"][rank][name][1] for rank in range(2)), strict=True)]
     assert losses == pytest.approx(expected_losses, rel=max(tolerance, 1e-5))
+
+
+@pytest.mark.parametrize("name", on_two_ranks.ON_MESHES)
+def test_two_devices_that_divide_each_sample_train_as_one(name: str, found: Found) -> None:
+    expected = found["alone"][0]
+    model, losses = found["on_meshes"][0][name]
+    assert list(model) == list(expected["model"])
+    assert movement_error(model, expected["model"], gpt2(4, dropout=0.0)) < 1e-4
+    assert losses == pytest.approx(expected["losses"], rel=1e-5)
+    assert losses == found["on_meshes"][1][name][1]
 
 
 def test_a_rank_that_is_gone_is_an_error_for_the_other(found: Found) -> None:

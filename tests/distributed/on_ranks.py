@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from advisor.errors import MomadviseError
 from advisor.measure.measurement import StopReason
 from advisor.measure.memory.meters import memory_meter
 from advisor.measure.memory.storages import HostData
+from advisor.methods.distributed import _data_parallel
 from advisor.methods.recompute.optimal_plan import Unit
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.apply import apply_policy
@@ -97,6 +100,7 @@ def everything_else() -> dict[str, Any]:
         "rounded": _rounded(),
         "float8": {name: _float8(DISTRIBUTING[name]) for name in ("ddp", "zero_1", "zero_3")},
         "sent": {hook: _sent(hook) for hook in ("fp16", "powersgd_rank_1", "powersgd_rank_4")},
+        "buckets": [_in_buckets(setting) for setting in (DDP, STATIC)],
         "applied": _applied(),
         "agreed": _agreed(),
     }
@@ -291,6 +295,16 @@ def _sent(hook: str) -> dict[str, Any]:
         losses.append(float(training.step(batch)))
     losses += [float(training.step(batch)) for _ in range(5)]
     return {"sent": once, "next": sum(sent), "losses": losses, "settling": training.settling_steps}
+
+
+def _in_buckets(setting: MethodSetting) -> dict[str, Any]:
+    """PowerSGD on gradients in some ten buckets: losses, and a number that tells parameters apart."""
+    with pytest.MonkeyPatch.context() as patch:
+        small = functools.partial(DistributedDataParallel, bucket_cap_mb=0.02)
+        patch.setattr(_data_parallel, "DistributedDataParallel", small)
+        training = started((setting, use("gradient_compression", hook="powersgd_rank_4")), current_world())
+        losses = [float(training.step(share(text(8, 32)))) for _ in range(12)]
+    return {"losses": losses, "total": sum(float(one.detach().sum()) for one in training.model.parameters())}
 
 
 def _applied() -> dict[str, Any]:

@@ -154,6 +154,12 @@ class TestMemory:
         assert gradients / 2 <= sent["fp16"] < 0.51 * gradients
         assert sent["powersgd_rank_1"] < sent["powersgd_rank_4"] < gradients / 4
 
+    def test_ranks_compress_several_buckets_in_the_same_order(self, found: Found) -> None:
+        """Trap: PowerSGD's callbacks send, and gloo runs them when it likes; it ends ranks that do not agree."""
+        for first, second in zip(*(rank["buckets"] for rank in found), strict=True):
+            assert first["total"] == second["total"]
+            assert first["losses"][-1] < first["losses"][0]
+
     def test_compression_has_settled_when_it_says_so_and_trains(self, found: Found) -> None:
         for hook, seen in found[0]["sent"].items():
             assert seen["sent"] == seen["next"]

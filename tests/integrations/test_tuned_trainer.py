@@ -9,15 +9,26 @@ import pytest
 import torch
 
 import advisor
-from tests.integrations.trainers import LENGTHS, Texts, trainer_of
+from tests.docs.loops import ROOT, python_blocks
+from tests.integrations.trainers import LENGTHS, Texts, padded, trainer_of
 
 SHORT: dict[str, Any] = {"search_space": "smoke", "trials": 1, "time_limit": 120}
 
 
 @pytest.mark.slow
-def test_a_trainer_is_tuned_and_its_answer_is_found_again_whatever_its_weights(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, gradient_accumulation_steps=2)
-    answer = advisor.tune_trainer(trainer, output=tmp_path / "out", **SHORT)
+def test_a_trainer_is_tuned_and_its_answer_is_found_again_whatever_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is the code of docs/how-to.md, with an earlier end."""
+    made = trainer_of(tmp_path, gradient_accumulation_steps=2)
+    (on_the_page,) = [code for code in python_blocks((ROOT / "docs/how-to.md").read_text()) if "tune_trainer(" in code]
+    names: dict[str, Any] = {"__name__": "__main__", "model": made.model, "args": made.args}
+    names |= {"data": Texts(), "collate": padded}
+    tune = advisor.tune_trainer
+    short = {"output": tmp_path / "out", **SHORT}
+    monkeypatch.setattr(advisor, "tune_trainer", lambda trainer, **asked: tune(trainer, **asked | short), raising=False)
+    exec(compile(on_the_page, "docs/how-to.md", "exec"), names)
+    trainer, answer = names["trainer"], names["answer"]
     found = answer.recommendation
     assert found.confirmation is not None
     assert found.confirmation.outcome.value == "ok"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 
 import pytest
@@ -29,6 +30,8 @@ from tests.methods.test_chain import (
     using_first_twice,
 )
 from tests.methods.tiny import MODELS, cpu, facts_of, training_of
+from tests.pipeline_parallel import other_chains  # noqa: F401  # It adds its models.
+from tests.pipeline_parallel.staged_models import batch_of, build, loss_of
 
 USED_ELSEWHERE = "what a block returns is also used by something else than the next block"
 
@@ -152,3 +155,29 @@ def test_functions_are_counted_inside_of_modules_too() -> None:
         Looping(plain_loop)(hidden_batch())
     assert functions.counts["linear"] == 4
     assert functions.counts["square"] == 1
+
+
+@pytest.mark.parametrize("kind", ["layer by layer", "between blocks", "returns weights", "collects weights"])
+def test_blocks_that_are_no_chain_can_be_in_stages_of_a_pipeline(kind: str) -> None:
+    chain = watched_chain(kind)
+    assert chain.reason
+    assert not chain.staged_reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("starts anew", r"block 2 \(Block\) is not called on what is computed from what the block before it returned"),
+        ("returns a dict", "Block returns a dict, and no tensor first"),
+    ],
+)
+def test_other_blocks_cannot(kind: str, reason: str) -> None:
+    assert re.search(reason, watched_chain(kind).staged_reason)
+
+
+def watched_chain(kind: str) -> ChainProbe:
+    model, batch = build(kind), batch_of(kind)
+    chain = ChainProbe(find_blocks(model))
+    with chain.watching():
+        loss_of(kind)(model, batch)
+    return chain

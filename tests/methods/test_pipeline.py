@@ -19,7 +19,7 @@ def piped(schedule: str = "1f1b") -> MethodSetting:
 
 
 def judged(schedule: str, ranks: int = 2, blocks: int = 8, **changes: object) -> str:
-    facts = facts_of("gpt2", block_count=blocks, chain_length=blocks, chain_reason="", **changes)
+    facts = facts_of("gpt2", block_count=blocks, staged_blocks=blocks, staged_reason="", **changes)
     verdict = judge(
         [piped(schedule)], facts=facts, hardware=cpu(), accumulation_steps=8, gpu_count=ranks, mesh=Mesh(pipeline=ranks)
     )
@@ -39,7 +39,7 @@ def test_every_stage_needs_a_block() -> None:
 
 
 def test_blocks_that_are_no_chain_are_refused_with_what_was_seen() -> None:
-    facts = msgspec.structs.replace(facts_of("gpt2"), chain_length=0, chain_reason="it skips some")
+    facts = msgspec.structs.replace(facts_of("gpt2"), staged_blocks=0, staged_reason="it skips some")
     verdict = judge([piped()], facts=facts, hardware=cpu(), gpu_count=2, mesh=Mesh(pipeline=2))
     assert "it skips some" in verdict.reason
 

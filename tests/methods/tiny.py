@@ -153,6 +153,8 @@ def facts_of(model: str, **changes: Any) -> Facts:
         "parameter_dtypes": parameter_dtypes(training.model),
         "chain_length": 0 if chain.reason else len(blocks),
         "chain_reason": chain.reason,
+        "staged_blocks": 0 if chain.staged_reason else len(blocks),
+        "staged_reason": chain.staged_reason,
         "shape_keeping_blocks": chain.shape_keeping,
         "torch_version": torch.__version__,
         "libraries": {"bitsandbytes": "0.50", "peft": "0.21", "torchao": "0.18"},

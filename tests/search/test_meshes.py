@@ -53,7 +53,7 @@ ALL_OF_FOUR = (
 
 FACTS = msgspec.structs.replace(
     TEXT_MODEL,
-    chain_length=12,
+    staged_blocks=12,
     tensor_degrees={2: 0.6, 4: 0.6},
     tensor_refusals={8: "8 devices cannot share 12 heads"},
 )
@@ -78,7 +78,7 @@ class TestFeasibleMeshes:
         assert find_meshes((1, 4), rules()).feasible == {1: (DATA_ONLY,), 4: ALL_OF_FOUR}
 
     def test_the_numbers_of_llama_70b_on_8_devices_are_a_subset_of_all(self) -> None:
-        grouped = msgspec.structs.replace(FACTS, chain_length=80, tensor_degrees={2: 0.9, 4: 0.9, 8: 0.9})
+        grouped = msgspec.structs.replace(FACTS, staged_blocks=80, tensor_degrees={2: 0.9, 4: 0.9, 8: 0.9})
         found = find_meshes((8,), rules(facts=grouped, global_batch=1024))
         assert len(found.feasible[8]) == 10, "of 10 with powers of two: nothing is in the way of any"
 
@@ -88,7 +88,7 @@ class TestFeasibleMeshes:
             (Mesh(tensor=8), 8, {}, {}, "8 devices cannot share 12 heads"),
             (Mesh(tensor=3), 3, {}, {}, "has not sliced the model's layers for 3 devices"),
             (Mesh(pipeline=8), 8, {}, {}, "each of 8 stages must have 2 blocks or more, and the model has 12"),
-            (Mesh(pipeline=2), 2, {"chain_length": 0, "chain_reason": "it has a skip"}, {}, "it has a skip"),
+            (Mesh(pipeline=2), 2, {"staged_blocks": 0, "staged_reason": "it has a skip"}, {}, "it has a skip"),
             (Mesh(tensor=2), 4, {}, {"global_batch": 3}, "a global batch of 3 cannot be split into 2 equal shares"),
             (Mesh(pipeline=4), 4, {}, {"global_batch": 2}, "4 stages need as many micro-batches or more"),
             (Mesh(tensor=4), 4, {}, {"machines": 2}, "must stay inside a machine"),

@@ -11,11 +11,9 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import advisor
 from advisor.policy.file import load_policy_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,65 +133,3 @@ def test_the_readmes_first_command_installs_and_tunes(tmp_path: Path) -> None:
     (installed,) = (tmp_path / "venv").glob("lib/python*/site-packages/advisor")
     assert (installed / "data" / "profiles" / "cpu.yaml").is_file()
     assert not list((folder / "advisor").rglob("__pycache__")), "the installed package ran, not the checkout"
-
-
-MYNET = """
-import torch
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(128, 10)
-
-    def forward(self, inputs, labels):
-        return torch.nn.functional.cross_entropy(self.layer(inputs), labels)
-
-
-def build_model():
-    return Net()
-
-
-def make_batch(batch_size):
-    return {"inputs": torch.randn(batch_size, 128), "labels": torch.randint(10, (batch_size,))}
-"""
-
-
-@pytest.mark.slow
-def test_the_code_on_the_pages_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mynet.py").write_text(MYNET)
-    # The one for several processes is run by test_several_devices.py under torchrun, those of other trainers by
-    # tests/integrations.
-    model_file, use_it, own_loop, *_, bootstrap = blocks(ROOT / "docs" / "how-to.md", "python")
-    (readme,) = blocks(ROOT / "README.md", "python")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-
-    (tmp_path / "model.py").write_text(model_file)
-    found: dict[str, Any] = {}
-    exec(model_file, found)
-    assert float(found["build_model"]()(**found["make_batch"](3)).detach()) > 0
-
-    plain = advisor.tune
-
-    def briefly(**asked: Any) -> Any:
-        return plain(**{**asked, "search_space": "smoke", "trials": 1, "time_limit": 60, "output": "out"})
-
-    monkeypatch.setattr(advisor, "tune", briefly, raising=False)
-    import mynet  # type: ignore[import-not-found]
-
-    names: dict[str, Any] = {"mynet": mynet}
-    exec(bootstrap, names)
-    assert names["training"].step(mynet.make_batch(4)) > 0
-
-    monkeypatch.syspath_prepend(str(tmp_path / "out"))  # where the wrapper is
-    for code in (use_it + own_loop, readme):
-        batch = mynet.make_batch(8)
-        names = {"model": mynet.build_model(), "batch": batch, "loader": [batch, mynet.make_batch(4)]}
-        before = {name: tensor.clone() for name, tensor in names["model"].state_dict().items()}
-        exec(code, names)
-        assert float(names["loss"].detach()) > 0
-        state = names["training"].state_dict()["model"]
-        assert any(not (state[name] == before[name]).all() for name in before), "nothing was learned"
-    for name in ("mynet", "wrapper"):
-        monkeypatch.delitem(sys.modules, name)

@@ -32,6 +32,11 @@ class FakeTrials:
     def __init__(self, plain: StepWork | None, winner: StepWork | None) -> None:
         self.plain, self.winner = plain, winner
         self.asked: list[Policy] = []
+        self.sizes: list[object] = []
+
+    def at_size(self, model_size: object) -> FakeTrials:
+        self.sizes.append(model_size)
+        return self
 
     def count_work(self, policy: Policy) -> StepWork | None:
         self.asked.append(policy)
@@ -72,10 +77,10 @@ def test_a_winner_without_methods_says_where_its_own_time_goes() -> None:
     [
         ([PLAIN, WINNER], FakeTrials(None, None), {}, 2),
         ([PLAIN, WINNER], FakeTrials(work_of(FORWARD), None), {}, 2),
-        ([PLAIN, WINNER], FakeTrials(None, None), {"known": False}, 0),
+        ([PLAIN, WINNER], FakeTrials(None, None), {"known": False}, 2),
         ([PLAIN, WINNER], FakeTrials(None, None), {"seconds": 5.0}, 0),
         ([WINNER], FakeTrials(None, None), {}, 0),
-        ([PLAIN, on(2, WINNER)], FakeTrials(None, None), {}, 0),
+        ([PLAIN, on(2, WINNER)], FakeTrials(work_of(FORWARD), work_of(FORWARD)), {}, 2),
     ],
     ids=["no trace", "no trace of the winner", "no rates", "no time", "no baseline", "two devices"],
 )
@@ -84,3 +89,11 @@ def test_nothing_is_said_where_it_is_unknown(
 ) -> None:
     assert explained(candidates, trials, **options).why == ("It is faster.",)
     assert len(trials.asked) == asked
+
+
+def test_steps_of_other_sizes_and_of_several_devices_are_followed_for_the_report() -> None:
+    trials = FakeTrials(work_of(FORWARD), work_of(FORWARD))
+    larger = msgspec.structs.replace(on(2, WINNER), model_size={"layers": 4})
+    assert explained([PLAIN, larger], trials).why == ("It is faster.",)
+    assert trials.asked == [PLAIN.policy, larger.policy]
+    assert trials.sizes == [{"layers": 4}]

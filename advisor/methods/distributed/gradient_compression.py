@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
 
     from advisor.methods.distributed._data_parallel import CommunicationHook
@@ -82,6 +84,7 @@ class GradientCompression(Method):
 
 def _hook(name: str, group: ProcessGroup | None) -> tuple[Any, CommunicationHook]:
     """State and function of a communication hook."""
+    import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if name == "fp16":
@@ -92,4 +95,22 @@ def _hook(name: str, group: ProcessGroup | None) -> tuple[Any, CommunicationHook
     state = powerSGD_hook.PowerSGDState(
         process_group=group, matrix_approximation_rank=rank, start_powerSGD_iter=_POWERSGD_FROM
     )
-    return state, powerSGD_hook.powerSGD_hook
+    hook = powerSGD_hook.powerSGD_hook
+    return state, hook if dist.get_backend(group) == dist.Backend.NCCL else _in_turn(hook)
+
+
+def _in_turn(hook: CommunicationHook) -> CommunicationHook:
+    """The hook, which is done with a bucket before it begins with the next.
+
+    PowerSGD's callbacks send too. NCCL's run at once, in the order of the buckets; gloo runs them in threads of its own
+    when data has arrived, so that ranks would send those of several buckets in different orders. gloo then receives
+    another size than it expects, and ends the process.
+    """
+
+    @functools.wraps(hook)  # DistributedDataParallel checks its annotations.
+    def done(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        future = hook(state, bucket)
+        future.wait()
+        return future
+
+    return done

@@ -13,7 +13,7 @@ from advisor.hardware.hardware import Hardware
 from advisor.hardware.mesh import Mesh, MeshAxis
 from advisor.methods.base import Conflict, Method, Parameter, Saves, Stage, Verdict
 from advisor.methods.pipeline.schedule_rules import SCHEDULES, stages_per_rank
-from advisor.methods.recompute.block_rules import judge_chain, require_blocks
+from advisor.methods.recompute.block_rules import judge_blocks, require_blocks
 from advisor.methods.setting import ParameterValue
 from advisor.workload.facts import Facts
 
@@ -101,16 +101,18 @@ class Pipeline(Method):
     )
 
     def applicable(self, parameters: Mapping[str, ParameterValue], facts: Facts | None, hardware: Hardware) -> Verdict:
-        """Needs a chain of blocks."""
+        """Needs blocks that follow on each other."""
         if facts is None:
             return Verdict.yes()
-        return judge_chain(facts, 2 * stages_per_rank(str(parameters["schedule"])))
+        if facts.block_count > 0 and facts.staged_reason:
+            return Verdict.no(f"its blocks cannot be in stages: {facts.staged_reason}")
+        return judge_blocks(facts.block_count, 2 * stages_per_rank(str(parameters["schedule"])), facts.model_class)
 
     def why_not_on(self, parameters: Mapping[str, ParameterValue], mesh: Mesh, facts: Facts | None) -> str:
         """Every stage needs a block."""
         stages = mesh.pipeline * stages_per_rank(str(parameters["schedule"]))
-        if facts is not None and facts.chain_length < stages:
-            return f"every stage needs a block, but the model has {facts.chain_length} for {stages} stages"
+        if facts is not None and facts.staged_blocks < stages:
+            return f"every stage needs a block, but the model has {facts.staged_blocks} for {stages} stages"
         return ""
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:

@@ -22,13 +22,14 @@ def memory_over_step(tried: Tried) -> Iterator[MemoryTimeline]:
         if timeline is None:
             continue
         of_passes = ""
+        of_devices = f", as the first of {policy.gpu_count} devices makes it" if policy.gpu_count > 1 else ""
         if policy.accumulation_steps > timeline.passes:
             of_passes = f", with {timeline.passes} of its {policy.accumulation_steps} passes"
         yield MemoryTimeline(
             policy=tried.id_of(candidate),
             source=Source.PREDICTED,
             obtained="Predicted: one step was followed on tensors that have shapes and no memory"
-            f"{of_passes}. Moments follow each other as operators do, not in equal times.",
+            f"{of_devices}{of_passes}. Moments follow each other as operators do, not in equal times.",
             micro_batch=timeline.micro_batch,
             phases=timeline.phases,
             bytes={kind.value: values for kind, values in timeline.live.items()},

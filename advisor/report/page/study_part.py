@@ -28,6 +28,7 @@ from advisor.report.page.throughput import curves
 from advisor.report.page.tradeoffs import frontier_part, growth_part
 from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
 from advisor.report.wording import baseline_words
+from advisor.text.paths import as_seen_from_here
 from advisor.text.units import format_rate, format_spread, format_times, format_times_spread
 from advisor.trial.outcome import Outcome
 
@@ -63,7 +64,7 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         workload=answer.workload,
         goal=_goal(answer),
         date=answer.date,
-        folder=str(study.folder.path),
+        folder=str(as_seen_from_here(study.folder.path)),
         versions=answer.versions,
         device=_device(answer),
         memory_limit_bytes=goal.memory_limit_bytes,
@@ -95,8 +96,8 @@ def _missing(part: PageStudy) -> list[str]:
     sentences = []
     if not part.memory_over_step:
         sentences.append(
-            "Memory over one step was not recorded: a step is traced at the end of a study, on one device, for a model "
-            "of its own size and if time is left. What was measured at the ends of its phases is shown instead."
+            "Memory over one step was not recorded: the steps of winner and baseline are traced at the end of a study, "
+            "if time is left. What was measured at the ends of their phases is shown instead."
         )
     if not part.time_of_step:
         sentences.append(
@@ -157,7 +158,7 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
         ),
         wrapper=lines.numbered(tried.wrapper(winner)),
         policy_file=() if policy_file is None else lines.numbered(policy_file),
-        files={what: str(path) for what, path in answer.files.items()},
+        files=_files(study),
         commands=_commands(study),
     )
 
@@ -171,14 +172,19 @@ def _policy_file(study: FinishedStudy) -> str | None:
     return None
 
 
+def _files(study: FinishedStudy) -> dict[str, str]:
+    """Its files where they are now, as they would be typed from here."""
+    found = study.answer.files
+    return {what: str(as_seen_from_here(study.folder.path / path.name)) for what, path in found.items()}
+
+
 def _commands(study: FinishedStudy) -> dict[str, str]:
-    folder, model = study.folder, study.model or "MODEL"
-    policy = str(folder.policy)
+    model, policy = study.model or "MODEL", str(as_seen_from_here(study.folder.policy))
     return {
         "is the policy still right here?": shlex.join(("momadvise", "check", policy, model)),
         "does it keep its promise?": shlex.join(("momadvise", "verify", policy, model)),
         "as the settings of a trainer": shlex.join(("momadvise", "export", policy, "--to", "hf")),
-        "this page again": shlex.join(("momadvise", "report", str(folder.path))),
+        "this page again": shlex.join(("momadvise", "report", str(as_seen_from_here(study.folder.path)))),
     }
 
 

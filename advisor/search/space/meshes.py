@@ -73,12 +73,12 @@ class MeshRules(msgspec.Struct, frozen=True, kw_only=True):
         stages, facts = mesh.pipeline, self.facts
         if stages == 1:
             return ""
-        if not facts.chain_length:
-            return f"stages are made of blocks that run one after the other: {facts.chain_reason or 'none were found'}"
-        if stages > facts.chain_length // _BLOCKS_OF_A_STAGE:
+        if not facts.staged_blocks:
+            return f"stages are made of blocks that run one after the other: {facts.staged_reason or 'none were found'}"
+        if stages > facts.staged_blocks // _BLOCKS_OF_A_STAGE:
             return (
                 f"each of {stages} stages must have {_BLOCKS_OF_A_STAGE} blocks or more, "
-                f"and the model has {facts.chain_length}"
+                f"and the model has {facts.staged_blocks}"
             )
         if facts.batch_layout.why_uncut:
             return f"stages work on several micro-batches at a time: {facts.batch_layout.why_uncut}"

@@ -100,10 +100,13 @@ def _first_step(
             found = _splitting(bench, meter, training)
             layout = msgspec.structs.replace(layout, reduction=found.reduction, changes_when_split=found.changes)
     chain_reason = chain.broken if loss is None else chain.reason
+    staged_reason = chain.unstaged if loss is None else chain.staged_reason
     return {
         "first_loss": loss,
         "chain_length": 0 if chain_reason else len(blocks),
         "chain_reason": chain_reason,
+        "staged_blocks": 0 if staged_reason else len(blocks),
+        "staged_reason": staged_reason,
         "shape_keeping_blocks": chain.shape_keeping,
         "function_counts": dict(functions.counts) if loss is not None else {},
         "linear_head": linear_head,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ import msgspec
 
 from advisor.report.page.document import PageDocument
 from advisor.report.page.page_text import page_text
+from benchmarks.browser import recorded_document
 
 __all__ = ["HOSTILE", "PAGES", "document_of", "study_of", "text_of", "write_page"]
 
-RECORDED = Path(__file__).parents[3] / "docs" / "reports" / "small_gpt2.html"
 PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare")
 HOSTILE = "</script><img src=x onerror='window.hacked=1'>&lt;b>\"`${1}\\u003c"
 
@@ -33,9 +31,7 @@ _KEPT = {
 @functools.cache
 def document_of(name: str) -> dict[str, Any]:
     """The document of one of ``PAGES``."""
-    found = re.search(r'id="document">(.*?)</script>', RECORDED.read_text(), re.DOTALL)
-    assert found is not None, "the page holds its document"
-    document: dict[str, Any] = json.loads(found[1])
+    document = recorded_document()
     if name == "all":
         return document
     goal = {"hostile": "cheapest", "bare": "faster"}.get(name, name)

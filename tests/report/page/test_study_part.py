@@ -82,6 +82,15 @@ def test_commands_can_be_pasted_whatever_the_model_is_called(tmp_path: Path) -> 
     assert f"'{tmp_path}/a study'" in found.answer.commands["this page again"]
 
 
+def test_no_path_of_a_study_below_here_names_the_folders_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faster_study(tmp_path / "runs" / "study")
+    monkeypatch.chdir(tmp_path)
+    for typed in (Path("runs/study"), tmp_path / "runs" / "study"):
+        found = study_part(read_finished(typed), "s0")
+        assert (found.folder, found.answer.files["policy"]) == ("runs/study", "runs/study/policy.yaml")
+        assert str(tmp_path) not in repr(found)
+
+
 def test_throughput_has_profiled_points_measured_points_and_a_predicted_line(page: PageStudy) -> None:
     [plain] = [one for one in page.throughput if one.name == "plain"]
     sources = {one.batch: one.samples_per_second.source for one in plain.points}

@@ -112,14 +112,14 @@ function costChart(points, state, width) {
     x: {type: type.x, nice: type.x === "linear", grid: true, ticks: narrow ? 4 : 8, label: `Latency of an iteration (${name}${type.x === "log" ? ", log scale" : ""}) →`, labelAnchor: "center", tickFormat: tick},
     y: {type: type.y, nice: type.y === "linear", grid: true, ticks: 6, label: `↑ Cost of ${ITERATIONS} iterations (US$${type.y === "log" ? ", log scale" : ""})`, tickFormat: tick},
     marks: [
-      state.latency != null && Plot.ruleX([state.latency / unit], {stroke: "var(--bad)", strokeDasharray: "6 3", className: "limit"}),
-      state.cost != null && Plot.ruleY([state.cost * ITERATIONS], {stroke: "var(--bad)", strokeDasharray: "6 3", className: "limit"}),
+      state.latency != null && Plot.ruleX([state.latency / unit], {stroke: "currentColor", strokeWidth: 1.75, className: "limit"}),
+      state.cost != null && Plot.ruleY([state.cost * ITERATIONS], {stroke: "currentColor", strokeWidth: 1.75, className: "limit"}),
       Plot.line(frontier, {x, y, curve: "step-after", stroke: "var(--series-0)", strokeWidth: 1.75}),
       ...["profiled", "measured"].map((source) => sourceDots(dominated.filter((one) => one.source === source), source, {x, y, color: REST, radius: 4})),
       ...["profiled", "measured"].map((source) => sourceDots(frontier.filter((one) => one.source === source), source, {x, y, color: "var(--series-0)", radius: 5.5})),
       Plot.text(frontier, {x, y, text: (one) => `${one.devices}`, dx: -11, dy: 12, fill: "var(--quiet)", stroke: "var(--surface)", strokeWidth: 3}),
       pick && Plot.dot([pick], {x, y, r: 10, stroke: "var(--series-1)", strokeWidth: 3, className: "picked"}),
-      pick && Plot.text([pick], {x, y, text: () => "pick", dx: 15, textAnchor: "start", fontWeight: 650, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 4}),
+      pick && Plot.text([pick], {x, y, text: () => "pick", dx: 12, dy: -13, textAnchor: "start", fontWeight: 650, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 4}),
       tips(points, {x, y, title: (one) => `${one.name}, batch ${one.batch}\n${one.devices} ${one.devices === 1 ? "device" : "devices"}: ${usd(y(one))} for ${ITERATIONS} iterations\n${seconds(one.latency)} each, ${one.frontier ? "on the frontier" : "dominated"}`}),
     ],
   });

@@ -29,7 +29,7 @@ function timelinePicture(study) {
     }).join(" ")}`,
     legend: legendOf([
       ...used.map(([, words, color]) => ({color, square: true, words})),
-      ...(limited ? [{color: "var(--bad)", line: true, words: `limit ${bytes(study.limit)}`}] : []),
+      ...(limited ? [{color: "currentColor", line: true, words: `limit ${bytes(study.limit)}`}] : []),
     ]),
     draw: (width) => timelineChart(study, followed, all, used, width),
     table: () => plainTable("Memory at each moment of a step", [
@@ -82,7 +82,8 @@ function timelineChart(study, followed, all, used, width) {
         Plot.ruleX(changes.slice(1), {x: "at", stroke: "var(--quiet)", strokeDasharray: "2 3"}),
         Plot.text(withRoom(changes, (width - 76) / last), {x: "at", text: "phase", frameAnchor: "bottom", textAnchor: "start", dx: 4, dy: 18, fill: "var(--quiet)"}),
         Plot.ruleY([0], {stroke: "var(--quiet)"}),
-        limit && Plot.ruleY([study.limit / unit], {stroke: "var(--bad)", strokeWidth: 1.75}),
+        limit && Plot.ruleY([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
+        limit && Plot.text([study.limit], {y: study.limit / unit, frameAnchor: "right", textAnchor: "end", dy: 10, text: () => "limit", fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         Plot.text([line], {frameAnchor: "top-left", text: (one) => shortened(one.name, Math.floor(width / 7)), dy: -30, dx: -50, fontWeight: 600, textAnchor: "start"}),
         Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator ? `, ${line.operator}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         tips(line.moments.map((moment, at) => ({moment, at: at + 0.5})), {
@@ -143,7 +144,7 @@ function peaksChart(study, telling, rows, used, limit, width) {
       Plot.barX(rows, {y: key, x: (one) => one.bytes / unit, fill: "part", order, insetTop: 24, insetBottom: 4, stroke: "var(--surface)", strokeWidth: 0.75}),
       Plot.text(telling, {y: key, frameAnchor: "left", textAnchor: "start", dy: -12, text: (one) => shortened(`${one.name}, batch ${one.batch}${one.roles.length ? ` (${one.roles.join(", ")})` : ""}`, room)}),
       Plot.text(telling, {y: key, x: (one) => total(one) / unit, textAnchor: "start", dx: 6, dy: 10, text: (one) => bytes(one.peak), fill: "var(--quiet)"}),
-      limit && Plot.ruleX([study.limit / unit], {stroke: "var(--bad)", strokeWidth: 1.75}),
+      limit && Plot.ruleX([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
     ],
   });
 }

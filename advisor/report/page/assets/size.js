@@ -16,7 +16,7 @@ function sizePicture(study) {
       legendOf(lines.map(([, text, color]) => ({color, line: true, words: text}))),
       legendOf([
         ...sourceEntries(points),
-        ...(study.floor == null ? [] : [{color: "var(--bad)", line: true, words: `the floor, ${rate(study.floor)}`}]),
+        ...(study.floor == null ? [] : [{color: "currentColor", line: true, words: `the floor, ${rate(study.floor)}`}]),
       ]),
     ]),
     draw: (width) => sizeChart(study, points, failed, lines, width),
@@ -45,8 +45,8 @@ function sizeChart(study, points, failed, lines, width) {
     color: {type: "identity"},
     marks: [
       Plot.ruleY([0], {stroke: "var(--quiet)"}),
-      study.floor != null && Plot.ruleY([study.floor], {stroke: "var(--bad)", strokeWidth: 1.75, className: "floor"}),
-      study.floor != null && Plot.text([study.floor], {y: (one) => one, frameAnchor: "right", textAnchor: "end", dy: -9, text: () => "the floor", fill: "var(--bad)", stroke: "var(--surface)", strokeWidth: 3}),
+      study.floor != null && Plot.ruleY([study.floor], {stroke: "currentColor", strokeWidth: 1.75, className: "floor"}),
+      study.floor != null && Plot.text([study.floor], {y: (one) => one, frameAnchor: "right", textAnchor: "end", dy: -9, text: () => "the floor", fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
       Plot.line(points.sort((a, b) => a.count - b.count), {x: "count", y: "rate", z: "line", stroke: color, strokeWidth: 2}),
       ...["simulated", "predicted", "profiled", "measured"].map((source) => sourceDots(points.filter((one) => one.source === source), source, {x: "count", y: "rate", color})),
       failed.length > 0 && Plot.dot(failed.filter((one) => one.count >= Math.min(...sizes) && one.count <= Math.max(...sizes)), {x: "count", y: 0, symbol: "times", stroke: color, strokeWidth: 2, r: 4}),

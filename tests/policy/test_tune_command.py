@@ -1,0 +1,29 @@
+"""The command that tunes again says what was asked for, as a person would type it."""
+
+import pytest
+
+from advisor.goal import Preference
+from advisor.policy.tune_command import tune_command
+from advisor.text.units import parse_bytes
+
+
+def test_what_was_asked_for_is_asked_for_again() -> None:
+    asked = {"goal": "faster", "gpus": "1,2", "global_batch": 16, "tokens": 128, "machines": 1}
+    assert tune_command("m.py", "faster", asked) == (
+        *("momadvise", "--goal", "faster", "m.py"),
+        *("--gpus", "1,2", "--global-batch", "16", "--tokens", "128"),
+    )
+
+
+@pytest.mark.parametrize(("count", "shown"), [(2**27, "128MiB"), (3 * 2**30, "3GiB"), (2**27 + 1, "134217729")])
+def test_a_limit_is_exact_and_short(count: int, shown: str) -> None:
+    assert tune_command("m.py", "faster", {"memory_limit_bytes": count})[-1] == shown
+    assert parse_bytes(shown) == count
+
+
+def test_the_pick_of_a_frontier_belongs_to_it() -> None:
+    preference = Preference(max_latency_seconds=0.25, iterations=1000)
+    assert tune_command("", "cheapest", {}, preference) == (
+        *("momadvise", "--goal", "cheapest", "MODEL"),
+        *("--max-latency", "0.25s", "--iterations", "1000"),
+    )
