@@ -92,10 +92,10 @@ class RankingTable:
         return [(rank, candidate) for rank, candidate in ranked if rank <= self.rows or candidate in special]
 
     def _table(self, shown: Sequence[tuple[int, Candidate]]) -> RenderableType:
-        table = plain_table("Measured", expand=True)
+        table = plain_table("Measured")
         number, *headings = _COLUMNS
         table.add_column(number, justify="right", no_wrap=True)
-        table.add_column("policy", ratio=1)
+        table.add_column("policy")
         for heading in headings:
             table.add_column(heading, justify="left" if heading == "fidelity" else "right", no_wrap=True)
         table.add_column("role", max_width=22)
