@@ -119,7 +119,9 @@ def _shown(path: str) -> str:
         return file.read_text()
     language = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".toml": "toml"}.get(file.suffix, "text")
     head = "---\nsearch: {exclude: true}\n---\n"
-    return f"{head}# {file.name}\n\n`{path}` of the repository.\n\n`````{language}\n{file.read_text().rstrip()}\n`````\n"
+    return (
+        f"{head}# {file.name}\n\n`{path}` of the repository.\n\n`````{language}\n{file.read_text().rstrip()}\n`````\n"
+    )
 
 
 def _expanded(entries: list[Any]) -> Iterator[Any]:
