@@ -12,6 +12,7 @@ import pytest
 
 from advisor.decide.answer import load_answer
 from advisor.policy.file import load_policy_file
+from advisor.report.page import wrapper_of
 from advisor.session.answer import conclude, emit
 from advisor.trial.folder import StudyFolder
 from advisor.trial.process.runner import Runner
@@ -139,9 +140,9 @@ def test_another_answer_takes_no_edited_files_place(out: Path) -> None:
 @pytest.fixture
 def something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The stored answer is not enough, and what is concluded from the same trials reads differently in both files."""
-    measured = emit._measured_words
+    measured = wrapper_of._measured_words
     monkeypatch.setattr("advisor.session.tune._searched_enough", lambda *_: False)
-    monkeypatch.setattr(emit, "_measured_words", lambda candidate: f"once more, {measured(candidate)}")
+    monkeypatch.setattr(wrapper_of, "_measured_words", lambda candidate: f"once more, {measured(candidate)}")
     choose_as_usual = conclude.Conclusion.choose
 
     def choose(self: conclude.Conclusion, candidates: Any) -> Any:
