@@ -62,6 +62,9 @@ _CONTINUE = "run the same command again: it continues, and confirms"
 
 _LABELS = 11
 
+_WIDEST = 4.0
+"""Upper over lower end of a promise above which its middle means nothing."""
+
 
 class Line(NamedTuple):
     """One line, which may be wrapped.
@@ -177,6 +180,9 @@ def _speed(answer: Recommendation, goal: Goal) -> str:
         return f"{alone}. {baseline_itself(answer, goal)}"
     rate = baseline.samples_per_second
     promise = None if answer.confirmation is None else answer.confirmation.promise
+    if promise is not None and promise.high > _WIDEST * promise.low:
+        ends = f"measured between {format_times(promise.low)} and {format_times(promise.high)}"
+        return f"at least {format_times(promise.low)} the baseline; {ends}, which is too unsteady to say more"
     if promise is not None:
         ahead = f"{format_times(promise.value)} the baseline"
         spread = format_times_spread(promise.low, promise.high, promise.value)

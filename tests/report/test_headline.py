@@ -43,6 +43,14 @@ def test_a_promise_in_turn_is_the_speed_with_its_interval() -> None:
     assert "next" not in found
 
 
+def test_of_a_promise_between_far_ends_the_lower_one_counts() -> None:
+    wide = msgspec.structs.replace(IN_TURN, low=2.0, high=9.0)
+    found = said(recommendation(confirmation=msgspec.structs.replace(CONFIRMED, speedup=wide, promise=wide)))
+    assert found["speed"] == (
+        "at least 2.00 times the baseline; measured between 2.00 times and 9.00 times, which is too unsteady to say more"
+    )
+
+
 def test_a_ratio_far_from_the_one_before_is_not_reproducible_and_says_what_to_do() -> None:
     load = "other processes keep 1.9 of 2 cores busy (cc1plus 98%)"
     missed = msgspec.structs.replace(

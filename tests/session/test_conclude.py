@@ -72,6 +72,9 @@ class FakeTrials:
             key="confirm", outcome=outcome, reason="it was told to", measurement=figures, speedup=speedup
         )
 
+    def count_work(self, policy: Policy) -> None:
+        """A step that cannot be followed."""
+
     def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
         assert repeat > 0, "the baseline is measured again, not read back"
         self.baselines += 1

@@ -28,7 +28,7 @@ class Unread(torch.Tensor):
     def of(cls, number: int) -> Unread:
         """What block ``number`` would have returned."""
         with _disable_current_modes():
-            made = torch.Tensor._make_subclass(cls, torch.empty(0))  # type: ignore[attr-defined]
+            made = torch.Tensor._make_subclass(cls, torch.empty(0))
         made.number = number
         unread: Unread = made
         return unread

@@ -148,8 +148,8 @@ def _difference(whole: Whole, regions: Sequence[Region], outcomes: list[_Outcome
             found = [torch.cat(found, tokens.dim(wanted))]
         if not all(_close(each, wanted) for each in found):
             return f"the {name} are not those of the whole block"
-    for number, wanted in enumerate(expected.others):
-        if not all(_alike(each.others[number], wanted) for each in outcomes):
+    for number, other in enumerate(expected.others):
+        if not all(_alike(each.others[number], other) for each in outcomes):
             return "ranks compute parts of the gradient of what the block is given besides hidden states"
     for name, wanted in expected.buffers.items():
         if not all(_close(each.buffers[name], wanted) for each in outcomes):
@@ -183,8 +183,9 @@ def _outcome(
     leaves = [hidden, *names.values(), *others]
     first, *found = torch.autograd.grad(output, leaves, weights, allow_unused=True)
     assert first is not None, "a block's output depends on its input"
-    parameters = dict(zip(names, found, strict=False))
-    return _Outcome(output.detach(), first, parameters, found[len(names) :], _buffers(block))
+    gradients: list[torch.Tensor | None] = list(found)
+    parameters = dict(zip(names, gradients, strict=False))
+    return _Outcome(output.detach(), first, parameters, gradients[len(names) :], _buffers(block))
 
 
 def _buffers(block: nn.Module) -> dict[str, torch.Tensor]:
