@@ -40,7 +40,7 @@ LIMITS: dict[str, Any] = {"search_space": Path(__file__).with_name("space.yaml")
 _FENCE = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
 )
-_KINDS = ("needs a GPU", "needs the network", "changes this machine", "publishes a version", "runs the tests")
+_KINDS = ("needs a GPU", "needs the network", "changes this machine", "runs the tests")
 """Why a block may stay unrun. Anything else is a block to be repaired, or a reason to be agreed on here."""
 
 

@@ -97,7 +97,7 @@ def set_up(page: str, folder: Path, tutorial: Path | None) -> None:
     model = (folder / "model.py").read_text()
     (folder / "examples").mkdir()
     sized = model.replace("layers=4, width=64", "layers=2, width=16").replace("batch_size, 64", "batch_size, 16")
-    for name in ("examples/gpt2", "examples/resnet50", "small_gpt2"):
+    for name in ("examples/gpt2", "examples/resnet50"):
         (folder / f"{name}.py").write_text(f'{sized}\n\nSIZES = {{"layers": [2, 3]}}\n')
     (study,) = (tutorial / "momadvise-runs").iterdir()
     for name in ("before", "after", "momadvise-runs/gpt2-bad55a77"):
