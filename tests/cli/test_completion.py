@@ -77,7 +77,7 @@ def test_bash_completes_the_options_of_a_command_and_no_others(tmp_path: Path) -
         (("methods", ""), {method.name for method in CATALOGUE}),
         (("verify", "policy.yaml", ""), set()),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_bash_completes_values(words: tuple[str, ...], offered: set[str], tmp_path: Path) -> None:
     assert in_bash(tmp_path, *words) == offered

@@ -21,8 +21,10 @@ def found(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> list[
 def test_what_blocks_return_take_or_do_besides_does_not_matter_where_nobody_reads_it(
     found: list[dict[str, Any]], kind: str
 ) -> None:
+    # A router's gradient is a small difference of large ones.
+    tolerance = 2e-5 if kind == "routes" else 2e-6
     for rank in found:
-        is_one_process_step(rank["cut"][f"{kind}, 1f1b"], 0.9)
+        is_one_process_step(rank["cut"][f"{kind}, 1f1b"], 0.9, tolerance)
         if kind in IN_EVERY_SCHEDULE:
             is_one_process_step(rank["cut"][f"{kind}, zero_bubble"], 0.9)
 

@@ -77,7 +77,7 @@ def test_a_winner_without_methods_says_where_its_own_time_goes() -> None:
     [
         ([PLAIN, WINNER], FakeTrials(None, None), {}, 2),
         ([PLAIN, WINNER], FakeTrials(work_of(FORWARD), None), {}, 2),
-        ([PLAIN, WINNER], FakeTrials(None, None), {"known": False}, 2),
+        ([PLAIN, WINNER], FakeTrials(None, None), {"known": False}, 0),
         ([PLAIN, WINNER], FakeTrials(None, None), {"seconds": 5.0}, 0),
         ([WINNER], FakeTrials(None, None), {}, 0),
         ([PLAIN, on(2, WINNER)], FakeTrials(work_of(FORWARD), work_of(FORWARD)), {}, 2),

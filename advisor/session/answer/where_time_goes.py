@@ -19,14 +19,14 @@ def with_time_explained(context: StudyContext, trials: Trials, recommendation: R
 
     The work of every operator, at the device's measured rates, divides each measured step among its phases and says
     what binds them. No sentence is added where it is unknown: on several devices, for another size of the model,
-    without the device's rates, or where a step cannot be followed. The traces are stored all the same: the report shows
-    their memory. Nothing is followed where the time is up.
+    or where a step cannot be followed. The traces are stored all the same: the report shows their memory. Nothing is
+    followed without the device's rates, or where the time is up.
     """
-    plain, winner = recommendation.baseline, recommendation.winner
-    if plain is None or not context.budget.may_trace:
+    plain, winner, rates = recommendation.baseline, recommendation.winner, context.facts.device_rates
+    if plain is None or rates is None or not context.budget.may_trace:
         return recommendation
     context.progress.stage("following a step to see where its time goes")
-    steps = {one.policy.key: _step(one, context.facts.device_rates, trials) for one in (plain, winner)}
+    steps = {one.policy.key: _step(one, rates, trials) for one in (plain, winner)}
     before, after = steps[plain.policy.key], steps[winner.policy.key]
     alike = winner.policy.gpu_count == 1 and not winner.model_size and not plain.model_size
     if before is None or after is None or not alike or plain.policy.methods:
@@ -36,12 +36,12 @@ def with_time_explained(context: StudyContext, trials: Trials, recommendation: R
     return _with(recommendation, explain_time(before, after, winner.policy.methods))
 
 
-def _step(candidate: Candidate, rates: DeviceRates | None, trials: Trials) -> PredictedStep | None:
+def _step(candidate: Candidate, rates: DeviceRates, trials: Trials) -> PredictedStep | None:
     """The measured step, divided by what its work is predicted to take."""
     at_size = trials.at_size(candidate.model_size) if candidate.model_size else trials
     work = at_size.count_work(candidate.policy)
     measurement, batch = candidate.measurement, candidate.policy.global_batch
-    if work is None or measurement is None or rates is None:
+    if work is None or measurement is None:
         return None
     step = predict_step(work, batch, rates)
     return step.scaled(measurement.step_seconds / step.predicted_seconds, (batch,))
