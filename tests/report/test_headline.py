@@ -47,7 +47,8 @@ def test_of_a_promise_between_far_ends_the_lower_one_counts() -> None:
     wide = msgspec.structs.replace(IN_TURN, low=2.0, high=9.0)
     found = said(recommendation(confirmation=msgspec.structs.replace(CONFIRMED, speedup=wide, promise=wide)))
     assert found["speed"] == (
-        "at least 2.00 times the baseline; measured between 2.00 times and 9.00 times, which is too unsteady to say more"
+        "at least 2.00 times the baseline; measured between 2.00 times and 9.00 times, "
+        "which is too unsteady to say more"
     )
 
 
