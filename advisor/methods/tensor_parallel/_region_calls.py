@@ -53,8 +53,8 @@ class Tokens:
         """
         if self._count is not None and own.numel() != self._count * own.size(-1):
             raise MethodRefusedError(
-                "sequence=True gathers the tokens of all ranks for a layer, but it reads only some of the rank's own, as "
-                "an expert does; use sequence=False"
+                "sequence=True gathers the tokens of all ranks for a layer, but it reads only some of the rank's own, "
+                "as an expert does; use sequence=False"
             )
 
 
