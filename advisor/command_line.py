@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from advisor.options import CHECK, EXPORT, GOAL, PREDICT, REPORT, TUNE, VERIFY, Option, Section, options_of
@@ -50,15 +51,17 @@ Ctrl-C keeps the best so far; the same command again continues.
 """
 
 NEXT = """\
-momadvise measures how to train a model on this machine. What to type next:
+momadvise measures how to train a model on this machine.
+What to type next:
 
-  momadvise MODEL            the fastest training of a model (3.5 minutes)
-  momadvise predict MODEL    does it fit? Predicted in seconds
-  momadvise hardware         the devices here
-  momadvise --help           goals and options
+  momadvise MODEL          its fastest training (3m30s)
+  momadvise predict MODEL  does it fit? Predicted in seconds
+  momadvise hardware       the devices here
+  momadvise --help         goals and options
 
-MODEL: a Python file with build_model() and make_batch(n), such as
-examples/gpt2.py; hf:gpt2, hf:ORG/NAME, or a config.json.
+MODEL: a Python file with build_model() and make_batch(n),
+such as examples/gpt2.py; hf:gpt2, hf:ORG/NAME, or a
+config.json.
 """
 """What is printed where nothing was asked for."""
 
@@ -197,8 +200,8 @@ class Parser(argparse.ArgumentParser):
         """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
         bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
         for argument, following in itertools.pairwise([*arguments, ""]):
-            given = argument in bare and re.fullmatch(r"[\d.]+([hms]|ms|[\d.])*", following) is None
-            yield f"{argument}={bare[argument]}" if given else argument
+            value = re.match(r"[\d.]", following) is not None and not Path(following).exists()
+            yield argument if value or argument not in bare else f"{argument}={bare[argument]}"
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""

@@ -197,7 +197,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def kept(self) -> float | None:
         """Confirmed / promised throughput."""
-        if self.measurement is None:
+        if self.measurement is None or self.promised_samples_per_second <= 0:
             return None
         return self.measurement.samples_per_second / self.promised_samples_per_second
 

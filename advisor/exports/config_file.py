@@ -16,7 +16,7 @@ import yaml
 from advisor.errors import OptionError
 from advisor.exports.export import Export, nested
 from advisor.exports.patching import Change, changes_for, misspelled
-from advisor.exports.reading import MISSING, is_same, value_at
+from advisor.exports.reading import MISSING, each_once, is_same
 from advisor.exports.rules import Format, Status, Target
 from advisor.exports.yaml_text import changed_yaml, repeated_key
 from advisor.files import write_whole
@@ -141,9 +141,9 @@ def _changed_yaml(path: Path, text: str, export: Export, changes: list[Change]) 
         found = yaml.safe_load(changed)
     except yaml.YAMLError:
         found = None
-    set_keys = [change.key for change in changes if change.after is not MISSING]
-    checked = (change for change in changes if not any(key.startswith(f"{change.key}.") for key in set_keys))
-    if found is None or any(not is_same(value_at(found, change.key), change.after) for change in checked):
+    # Written out, so that what shares a value with a key that is changed is seen to change as well.
+    meant = _applied(_written_out(yaml.safe_load(text) or {}), changes)
+    if found is None or not _is_alike(found, meant):
         raise OptionError(
             f"{_WHAT} must have a value of its own for each key that is changed, but {shown(path)} shares some (with & "
             "and *). Write them out, and export again."
@@ -151,7 +151,24 @@ def _changed_yaml(path: Path, text: str, export: Export, changes: list[Change]) 
     return _header(export) + changed
 
 
-def _changed_json(text: str, document: dict[str, Any], changes: list[Change]) -> str:
+def _written_out(value: Any) -> Any:
+    """A copy in which nothing is shared."""
+    if isinstance(value, dict):
+        return {key: _written_out(one) for key, one in value.items()}
+    return [_written_out(one) for one in value] if isinstance(value, list) else value
+
+
+def _is_alike(found: Any, wanted: Any) -> bool:
+    """Equal throughout, where ``True`` is not 1."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(_is_alike(one, wanted[key]) for key, one in found.items())
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(_is_alike, found, wanted))
+    return is_same(found, wanted)
+
+
+def _applied(document: dict[str, Any], changes: list[Change]) -> dict[str, Any]:
+    """The document with the changes, which are made in it."""
     for change in changes:
         *above, last = change.key.split(".")
         place = document
@@ -165,6 +182,11 @@ def _changed_json(text: str, document: dict[str, Any], changes: list[Change]) ->
             del place[last]
         else:
             place[last] = change.after
+    return document
+
+
+def _changed_json(text: str, document: dict[str, Any], changes: list[Change]) -> str:
+    document = _applied(document, changes)
     indent = re.search(r"\n([ \t]+)\S", text)
     return (
         json.dumps(document, indent=indent[1] if indent else None, ensure_ascii=text.isascii())
@@ -182,7 +204,7 @@ def _format_of(path: Path, target: Target) -> Format:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes(), object_pairs_hook=each_once)
     except OSError as reason:
         raise OptionError(f"{_WHAT} must be readable, but {shown(path)} is not: {reason.strerror}.") from None
     except (ValueError, RecursionError) as reason:

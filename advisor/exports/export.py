@@ -12,6 +12,7 @@ from advisor.errors import OptionError, PolicyError
 from advisor.exports.rules import Given, Rule, Status, Target
 from advisor.exports.without_key import EVERYWHERE
 from advisor.methods.catalogue import get_method
+from advisor.methods.compose import conflict_between, misplaced, missing_dependency
 from advisor.methods.setting import MethodSetting
 from advisor.policy.file import PolicyFile
 from advisor.policy.policy import Policy
@@ -78,7 +79,7 @@ def export_policy(file: PolicyFile, target: Target, *, max_grad_norm: float | No
 
     Raises:
         OptionError: The norm is no norm.
-        PolicyError: The trainer cannot divide a model among devices as the policy does.
+        PolicyError: The policy contradicts itself, or the trainer cannot divide a model among devices as it does.
     """
     if max_grad_norm is not None and not 0 <= max_grad_norm < math.inf:
         raise OptionError(
@@ -86,6 +87,8 @@ def export_policy(file: PolicyFile, target: Target, *, max_grad_norm: float | No
             "switch clipping off."
         )
     policy = file.policy
+    if reason := _why_impossible(policy):
+        raise PolicyError(f"A policy must be possible to be exported, but {reason}.")
     values = _quantities(file, max_grad_norm)
     undecided = {"device"} | ({"max_grad_norm"} if max_grad_norm is None else set())
     methods = frozenset(setting.name for setting in policy.methods)
@@ -111,6 +114,18 @@ def export_policy(file: PolicyFile, target: Target, *, max_grad_norm: float | No
     # A trainer may take a word or a mapping in the same place.
     keys = {key: value for key, value in keys.items() if not any(one.startswith(f"{key}.") for one in keys)}
     return Export(target=target, policy=policy, keys=keys, lines=(*quantities, *settings))
+
+
+def _why_impossible(policy: Policy) -> str | None:
+    """Why no training could follow it, whatever the model and the device; ``None`` if one can."""
+    for setting in policy.methods:
+        if policy.accumulation_steps > 1 and not get_method(setting.name).accumulates:
+            return f"{setting.label} needs the whole gradient in one backward pass, and the policy accumulates"
+    return (
+        missing_dependency(policy.methods)
+        or misplaced(policy.methods, policy.gpu_count, policy.axes)
+        or conflict_between(policy.methods)
+    )
 
 
 def rule_for(

@@ -9,7 +9,7 @@ from advisor.exports.rules import Given, Rule, Target
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.setting import MethodSetting
 
-__all__ = ["MISSING", "is_same", "settings_in", "value_at"]
+__all__ = ["MISSING", "each_once", "is_same", "settings_in", "value_at"]
 
 MISSING = object()
 """Stands for a key that is not there."""
@@ -71,3 +71,17 @@ def _read(rule: Rule, document: Mapping[str, Any], target: Target) -> MethodSett
 def is_same(found: Any, wanted: Any) -> bool:
     """Equal, where ``True`` is not 1."""
     return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for ``json.loads``, which otherwise takes the last of several equal keys in silence.
+
+    Raises:
+        ValueError: A key stands twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"it has {key!r} twice")
+        found[key] = value
+    return found

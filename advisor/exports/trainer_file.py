@@ -12,6 +12,7 @@ import msgspec
 from advisor.errors import OptionError
 from advisor.exports.deepspeed_keys import DEEPSPEED
 from advisor.exports.own_document import Document
+from advisor.exports.reading import each_once
 from advisor.exports.trainer_formats import FORMATS, TrainerFormat
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import conflict_between
@@ -84,7 +85,7 @@ def read_trainer_file(path: Path, *, gpu_count: int | None = None, batch: int | 
 def _content(path: Path) -> dict[str, Any]:
     if path.suffix == ".json":
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(path.read_bytes(), object_pairs_hook=each_once)
         except OSError as error:
             raise OptionError(f"{_WHAT} must be readable, but {shown(path)} is not: {error.strerror}.") from None
         except (ValueError, RecursionError) as error:

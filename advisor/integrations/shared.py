@@ -49,7 +49,12 @@ def policy_for(trainer: Trainer, policy: Policy | HasPolicy | str | os.PathLike[
         policy = load_policy_file(policy)
     if isinstance(policy, Policy):
         policy = PolicyFile(policy=policy)
-    own = policy.policy
+    own = getattr(policy, "policy", None)
+    if not isinstance(own, Policy):
+        raise PolicyError(
+            "A policy must be the path of a policy file, a Policy, or an answer of advisor.tune, but got "
+            f"{type(policy).__name__}."
+        )
     for setting in own.methods:
         method = get_method(setting.name)
         if reason := why_refused(method, trainer):
@@ -64,6 +69,8 @@ def policy_for(trainer: Trainer, policy: Policy | HasPolicy | str | os.PathLike[
         fix = (
             "start the script once, without torchrun"
             if own.gpu_count == 1
+            else f"train with wrapper.py under `torchrun --nproc-per-node {own.gpu_count}`"
+            if trainer.one_device
             else f"start it with `torchrun --nproc-per-node {own.gpu_count} train.py`"
         )
         raise PolicyError(

@@ -26,6 +26,9 @@ _EXPECTED_ROUNDS = 2
 
 _NORMAL_95 = 1.96
 
+_WIDEST = 4.0
+"""Upper over lower end of an interval above which its middle means nothing."""
+
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Throughput of one training relative to another.
@@ -51,6 +54,11 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def relative_spread(self) -> float:
         """Half the width of the confidence interval, relative to the value."""
         return (self.high - self.low) / (2 * self.value)
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether its ends are so far apart that only the lower one is worth saying."""
+        return self.high > _WIDEST * self.low
 
     @property
     def standard_error(self) -> float:

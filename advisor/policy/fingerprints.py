@@ -63,6 +63,7 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         found += [
             msgspec.structs.replace(one, weight=Weight.WARNING)
             for one in version_differences(self.versions, now.versions, _SOFT)
+            if one.subject != "python" or _minor(one.was) != _minor(one.now)  # a patch of Python changes nothing
         ]
         for name in sorted(self.asked.keys() | now.asked.keys()):
             was, here = self.asked.get(name), now.asked.get(name)
@@ -71,6 +72,10 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 label = name.removesuffix("_bytes").removesuffix("_seconds").removesuffix("_usd").replace("_", " ")
                 found.append(Difference(subject=label, was=_shown(name, was), now=_shown(name, here), weight=weight))
         return found
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def hardware_facts(hardware: Hardware) -> dict[str, str | int]:

@@ -21,6 +21,7 @@ from advisor.report.growth import growth_table
 from advisor.report.headline import NOT_REPRODUCIBLE, NOTHING_RAN, headline, missed_words, what_to_do
 from advisor.report.plot import CostPlot
 from advisor.report.table import RankingTable, not_measured_part, refused_part
+from advisor.report.wording import promised_times
 from advisor.text.units import (
     format_bytes,
     format_count,
@@ -124,9 +125,8 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     again = f"Measurements are {NOT_REPRODUCIBLE}: {what_to_do(confirmation)}."
     if confirmation.speedup is not None and confirmation.promise is not None:
         promise = confirmation.promise
-        interval = f"{format_times(promise.value)} the baseline, " + format_times_spread(
-            promise.low, promise.high, promise.value
-        )
+        spread = format_times_spread(promise.low, promise.high, promise.value)
+        interval = f"{promised_times(promise)} the baseline, {spread}"
         turns = f"the wrapper and the baseline took {format_count(promise.rounds, 'turn')} each in fresh processes"
         if confirmation.as_promised or confirmation.expected_speedup is None:
             return f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."
@@ -139,7 +139,8 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         f"the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, {format_percent(kept)} of the "
         f"{promised} promised, at a peak of {peak}"
     )
-    text = f"Confirmed in a fresh process: {rates}."
+    explained = "" if abs(kept - 1) <= confirmation.tolerated else _due(confirmation)
+    text = f"Confirmed in a fresh process: {rates}{explained}."
     if not confirmation.as_promised:
         text = (
             f"Not confirmed: in a fresh process {rates}{_due(confirmation)}, and "

@@ -26,6 +26,7 @@ from advisor.report.wording import (
     on_devices,
     parameters_words,
     policy_words,
+    promise_words,
 )
 from advisor.text.units import (
     format_bytes,
@@ -35,7 +36,6 @@ from advisor.text.units import (
     format_seconds,
     format_spread,
     format_times,
-    format_times_spread,
     format_usd,
 )
 from advisor.trial.outcome import Outcome
@@ -61,9 +61,6 @@ NOTHING_RAN = (Outcome.INTERRUPTED, Outcome.SCREENED, Outcome.REFUSED)
 _CONTINUE = "run the same command again: it continues, and confirms"
 
 _LABELS = 11
-
-_WIDEST = 4.0
-"""Upper over lower end of a promise above which its middle means nothing."""
 
 
 class Line(NamedTuple):
@@ -180,13 +177,8 @@ def _speed(answer: Recommendation, goal: Goal) -> str:
         return f"{alone}. {baseline_itself(answer, goal)}"
     rate = baseline.samples_per_second
     promise = None if answer.confirmation is None else answer.confirmation.promise
-    if promise is not None and promise.high > _WIDEST * promise.low:
-        ends = f"measured between {format_times(promise.low)} and {format_times(promise.high)}"
-        return f"at least {format_times(promise.low)} the baseline; {ends}, which is too unsteady to say more"
     if promise is not None:
-        ahead = f"{format_times(promise.value)} the baseline"
-        spread = format_times_spread(promise.low, promise.high, promise.value)
-        return f"{ahead}, {spread}: {format_rate(promise.value * rate)} instead of {format_rate(rate)} samples/s"
+        return promise_words(promise, rate)
     times = winner.samples_per_second / rate
     rates = f"{own} instead of {format_rate(rate)} samples/s"
     if answer.tie:
@@ -242,7 +234,8 @@ def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterato
         turns = format_count(confirmation.promise.rounds, "turn")
         yield Line("confirmed", f"yes: wrapper and baseline took {turns} each in fresh processes", "green")
     else:
-        again = f"yes: in a fresh process it ran at {format_percent(kept)} of this speed"
+        due = "this speed" if confirmation.drift is None else "this speed, at the pace the machine had then"
+        again = f"yes: in a fresh process it ran at {format_percent(confirmation.found_share or kept)} of {due}"
         yield Line("confirmed", f"{again} ({format_spread(confirmation.tolerated)} is noise)", "green")
 
 

@@ -24,7 +24,15 @@ from advisor.report.sentences import (
 )
 from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
-from advisor.report.wording import baseline_words, early_words, gain_words, peak_words, subject_words, training_words
+from advisor.report.wording import (
+    baseline_words,
+    early_words,
+    gain_words,
+    peak_words,
+    promised_times,
+    subject_words,
+    training_words,
+)
 from advisor.search.space.space import Combination
 from advisor.text.units import (
     format_bytes,
@@ -79,9 +87,15 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
         return _what(answer.winner), _against_baseline(answer, goal)
     rate = baseline.samples_per_second
     spread = format_times_spread(promise.low, promise.high, promise.value)
+    ends = f"; it was {spread}" if promise.is_unsteady else f", {spread}"
+    first = (
+        f"{subject_words(answer.winner)} is {promised_times(promise)} as fast as the baseline{ends} "
+        f"({baseline_words(baseline, goal)}), in turn with it in fresh processes."
+    )
+    if promise.is_unsteady:
+        return first, ""
     return (
-        f"{subject_words(answer.winner)} is {format_times(promise.value)} as fast as the baseline, {spread} "
-        f"({baseline_words(baseline, goal)}), in turn with it in fresh processes.",
+        first,
         f"At the speed the machine had for the baseline, that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
     )

@@ -6,10 +6,19 @@ from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_outpaced
 from advisor.goal import Goal, Price
 from advisor.hardware.mesh import DATA_ONLY
+from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
-from advisor.text.units import format_bytes, format_percent, format_rate, format_spread, format_usd
+from advisor.text.units import (
+    format_bytes,
+    format_percent,
+    format_rate,
+    format_spread,
+    format_times,
+    format_times_spread,
+    format_usd,
+)
 from advisor.trial.outcome import Outcome
 from advisor.workload.sizes import size_words
 
@@ -31,6 +40,8 @@ __all__ = [
     "peak_words",
     "policy_words",
     "price_words",
+    "promise_words",
+    "promised_times",
     "rate_words",
     "role_words",
     "subject_words",
@@ -185,3 +196,18 @@ def gain_words(share: float) -> str:
 def outcome_style(outcome: Outcome) -> str:
     """The colour that an outcome is shown in."""
     return _OUTCOME_STYLES.get(outcome, "red")
+
+
+def promised_times(promise: Speedup) -> str:
+    """A speedup with its interval: ``"5.20 times"``, or ``"at least 2.00 times"`` where its ends are far apart."""
+    return f"at least {format_times(promise.low)}" if promise.is_unsteady else format_times(promise.value)
+
+
+def promise_words(promise: Speedup, baseline_rate: float) -> str:
+    """What a speedup over the baseline comes to; rates only where the middle of its interval means something."""
+    if promise.is_unsteady:
+        ends = f"between {format_times(promise.low)} and {format_times(promise.high)}"
+        return f"{promised_times(promise)} the baseline; measured {ends}, which is too unsteady to say more"
+    spread = format_times_spread(promise.low, promise.high, promise.value)
+    rates = f"{format_rate(promise.value * baseline_rate)} instead of {format_rate(baseline_rate)} samples/s"
+    return f"{promised_times(promise)} the baseline, {spread}: {rates}"

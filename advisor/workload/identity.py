@@ -45,6 +45,8 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         libraries: Installed distributions that the modules' classes come from -> version.
         sources: Files of installed packages, except torch, that define these classes: a user's own package may change
             under the same version.
+        code: Module that defines some of these classes, is neither installed nor below the workload's folder (found by
+            PYTHONPATH, say, or in ``src``) -> digest of its code.
     """
 
     class_name: str
@@ -59,6 +61,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     declares: dict[str, str] = {}
     libraries: dict[str, str] = {}
     sources: tuple[str, ...] = ()
+    code: dict[str, str] = {}
 
     def differences(self, now: ModelIdentity) -> list[Difference]:
         """What is another model, batch or optimizer now."""
@@ -78,6 +81,11 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         found += _counted("modules", self.modules, now.modules)
         if self.structure != now.structure and not found:
             found.append(Difference(subject="model", what="modules, shapes or types"))
+        found += [
+            Difference(subject="model", what=f"code of {name}")
+            for name, digest in self.code.items()
+            if digest not in now.code.values()  # whatever its file is called
+        ]
         found += _worded("batch", self.batch, now.batch)
         if self.optimizer != now.optimizer:
             found.append(Difference(subject="optimizer", was=self.optimizer, now=now.optimizer))

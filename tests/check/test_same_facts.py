@@ -42,11 +42,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def test_what_is_a_warning_goes_on_in_the_same_folder(project: Project) -> None:
     began = marker(project, torch="2.13.0", python="3.11.7")
     open_study(Path("out"), began)
-    later = marker(project, seed=1, memory=0.99, torch="2.13.1", python="3.11.8", momadvise="9", newly="0.18.0")
+    later = marker(project, seed=1, memory=0.99, torch="2.13.1", python="3.12.1", momadvise="9", newly="0.18.0")
     assert open_study(Path("out"), later)[1] == began
     assert next(default_folders(later)) == next(default_folders(began))
     assert {one.words for one in began.differences(later)} == {
-        "torch: 2.13.0 -> 2.13.1", "python: 3.11.7 -> 3.11.8", f"momadvise: {advisor.__version__} -> 9",
+        "torch: 2.13.0 -> 2.13.1", "python: 3.11.7 -> 3.12.1", f"momadvise: {advisor.__version__} -> 9",
     }  # fmt: skip
 
 
@@ -85,7 +85,8 @@ def test_a_model_without_memory_is_described_as_a_real_one(project: Project, mon
     meta = built_on_meta(workload, 0, {})
     assert meta is not None
     assert {one.device.type for one in meta.parameters()} == {"meta"}
-    described = [identity_of(model, workload, workload.make_batch, 0) for model in (meta, workload.build_model())]
+    models = (meta, workload.build_model())
+    described = [identity_of(model, workload, workload.make_batch, 0, source.files) for model in models]
     assert described[0] == described[1]
     assert look_at_model(source, 0, described[0]).identity == described[0]
 
@@ -96,7 +97,7 @@ def test_a_model_whose_code_reads_values_is_built_for_real(project: Project, mon
     source = resolve_source(project.folder / "model.py")
     workload = load_workload(source)
     assert built_on_meta(workload, 0, {}) is None
-    known = identity_of(workload.build_model(), workload, workload.make_batch, 0)
+    known = identity_of(workload.build_model(), workload, workload.make_batch, 0, source.files)
     assert look_at_model(source, 0, known).identity == known
 
 

@@ -55,6 +55,10 @@ def installed(**versions: str) -> Change:
     return change
 
 
+def python_is(version: str) -> Change:
+    return lambda project, monkeypatch: monkeypatch.setattr(platform, "python_version", lambda: version)
+
+
 def measured_with(part: str, **values: Any) -> Change:
     """The policy states something else."""
     return lambda project, monkeypatch: project.restate(part, **values)
@@ -131,6 +135,7 @@ NOTHING: dict[str, Change] = {
     "the norm to clip at": edit("MAX_GRAD_NORM = 1.0", "MAX_GRAD_NORM = 0.5"),
     "a variable that nothing reads": variable("NOBODY_READS_THIS", "1"),
     "pip install peft": installed(peft="0.18.0"),
+    "a patch of Python": both(measured_with("fingerprints.versions", python="3.99.0"), python_is("3.99.1")),
     "a patch of transformers": installed(transformers="4.99.9"),
     "a few kilobytes less memory": less_memory(0, kib=4),
     "other load on the device": device(free_bytes=2**30),
@@ -155,6 +160,8 @@ MAKES_STALE: dict[str, tuple[Change, str]] = {
     "a decorated function": (edit("def build_model", "@print\ndef unused(): ...\n\n\ndef build_model"), "model: code"),
     "a variable of the model": (variable("MODEL_HIDDEN", "24"), "model: parameters 2,144 -> 3,184"),
     "a config of the model": (edit("32", "48", "cfg.json"), "model: parameters 2,144 -> 3,200"),
+    "a forward pass that is found by PYTHONPATH": (
+        measured_with("fingerprints.identity.model", code={"layers": "another"}), "model: code of layers changed"),
     "another layer": (edit("range(2)", "range(3)"), "modules: Block 2 -> 3"),
     "a frozen layer": (
         edit("(width, dim)", "(width, dim)\n        self.inside.requires_grad_(False)", "parts.py"),
@@ -212,8 +219,7 @@ def test_what_needs_another_measurement_makes_it_stale_and_is_named(
 ONLY_WARNS: dict[str, tuple[Change, str]] = {
     "a variable that the loss reads": (variable("LOSS_SCALE", "2"), "the environment variable LOSS_SCALE changed"),
     "a config that changes no shape": (edit("}", ', "note": 1}', "cfg.json"), "the file cfg.json changed"),
-    "Python": (lambda project, monkeypatch: monkeypatch.setattr(platform, "python_version", lambda: "3.99.1"),
-               "-> 3.99.1"),
+    "Python": (python_is("3.99.1"), "-> 3.99.1"),
     "momadvise": (measured_with("fingerprints.versions", momadvise="0.0.9"), "momadvise: 0.0.9 -> "),
     "a patch of torch": (both(measured_with("fingerprints.versions", torch="2.13.0"), installed(torch="2.13.1")),
                          "torch: 2.13.0 -> 2.13.1"),

@@ -20,6 +20,8 @@ def file_of(*settings: MethodSetting, micro_batch: int = 4, accumulation_steps: 
     """A policy file with some methods and what they build on, on as many devices as they need."""
     beneath = [below for one in settings for below in _BENEATH.get(one.name, ())]
     methods = tuple(sorted((*settings, *beneath), key=lambda one: one.name))
+    if not all(get_method(one.name).accumulates for one in methods):
+        accumulation_steps = 1
     axes = {get_method(one.name).axis for one in methods}
     mesh = Mesh(tensor=2 if MeshAxis.TENSOR in axes else 1, pipeline=2 if MeshAxis.PIPELINE in axes else 1)
     policy = Policy(

@@ -10,7 +10,8 @@ import yaml
 
 from advisor.cli import main
 from advisor.methods.setting import MethodSetting, use
-from advisor.policy.file import write_policy_file
+from advisor.policy.file import PolicyFile, write_policy_file
+from advisor.policy.policy import Policy
 from tests.exports.policies import file_of
 
 
@@ -75,3 +76,29 @@ def test_a_mistake_is_one_error(arguments: list[str], message: str, capsys: pyte
     assert message in printed.err
     assert printed.out == ""
     assert printed.err.count("momadvise: error:") == 1
+
+
+def impossible(*names: str, gpu_count: int = 1) -> str:
+    settings = {"adam_low_bit": {"state": "8bit"}, "ddp": {"bucket_views": True, "static_graph": False}}
+    methods = tuple(use(name, **settings.get(name, {})) for name in names)
+    own = Policy(methods=methods, micro_batch=2, gpu_count=gpu_count)
+    write_policy_file(PolicyFile(policy=own), Path("policy.yaml"), header="")
+    return "policy.yaml"
+
+
+@pytest.mark.parametrize(
+    ("names", "gpu_count", "why"),
+    [
+        (("adam_low_bit", "fused_optimizer"), 1, "both decide"),
+        (("ddp",), 1, "it trains on several devices together, but the policy uses one"),
+        (("fused_optimizer",), 2, "exactly one of"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_not_exported(
+    names: tuple[str, ...], gpu_count: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", impossible(*names, gpu_count=gpu_count), "--to", "hf"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "A policy must be possible to be exported, but" in " ".join(printed.err.split())
+    assert why in " ".join(printed.err.split())

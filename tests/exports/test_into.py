@@ -168,6 +168,12 @@ def test_line_ends_links_and_permissions_stay(tmp_path: Path) -> None:
         ("config.yaml", "a: [1\n", "must be valid YAML, but .* is not: line 2"),
         ("config.yaml", "seed: 1\nseed: 2\n", "must have each key once, but .* has 'seed' twice"),
         ("config.yaml", "bf16: &on true\nfp16: *on\n", "must have a value of its own for each key"),
+        (
+            "config.yaml",
+            "mine: &on\n  use_reentrant: true\nactivation_checkpointing_kwargs: *on\n",
+            "a value of its own",
+        ),
+        ("config.json", '{"seed": 1, "seed": 2}', "'seed' twice"),
         ("config.json", "{,}", "must be valid JSON"),
         ("config.toml", "a = 1\n", r"must name TrainingArguments as \.yaml or \.json"),
         ("config.yaml", "fsdp_config: fsdp.json\n", "fsdp_config must be a mapping, because fsdp_config.version goes"),

@@ -85,7 +85,7 @@ def test_lightning_builds_its_trainer_from_every_file() -> None:
             continue
         content["trainer"] |= {**here, "enable_progress_bar": False, "enable_model_summary": False}
         trainer = parser.instantiate_classes(parser.parse_object(content)).trainer
-        assert trainer.accumulate_grad_batches == 2
+        assert trainer.accumulate_grad_batches == content["trainer"]["accumulate_grad_batches"]
         assert trainer.gradient_clip_val == 1.0
         strategy = content["trainer"]["strategy"]
         if isinstance(strategy, dict):
@@ -102,9 +102,13 @@ def test_deepspeed_reads_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     for label, text in texts("deepspeed"):
         content = json.loads(text)
-        content["train_batch_size"] = 8  # one process reads it
+        steps = content["gradient_accumulation_steps"]
+        content["train_batch_size"] = 4 * steps  # one process reads it
         read = config.DeepSpeedConfig(content)
-        assert (read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps) == (4, 2)
+        assert (read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps) == (
+            4,
+            content["gradient_accumulation_steps"],
+        )
         assert read.gradient_clipping == 1.0
         assert read.zero_optimization_stage == content["zero_optimization"]["stage"], label
         assert read.torch_autocast_enabled == content["torch_autocast"]["enabled"]
@@ -127,7 +131,8 @@ def test_axolotls_schema_knows_every_key() -> None:
         content = yaml.safe_load(text)
         assert set(content) <= set(schema.model_fields), label
         read = schema(**others, learning_rate=1e-4, **content)
-        assert (read.micro_batch_size, read.gradient_accumulation_steps, read.max_grad_norm) == (4, 2, 1.0)
+        assert (read.micro_batch_size, read.max_grad_norm) == (4, 1.0)
+        assert read.gradient_accumulation_steps == content["gradient_accumulation_steps"]
 
 
 def test_llamafactorys_parser_knows_every_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +146,10 @@ def test_llamafactorys_parser_knows_every_key(tmp_path: Path, monkeypatch: pytes
     for label, text in texts("llamafactory"):
         content = yaml.safe_load(text) | {"tf32": False}  # there is none on a CPU
         model, _, training, tuning, _ = HfArgumentParser(parser._TRAIN_ARGS).parse_dict(content | others)
-        assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == (4, 2)
+        assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == (
+            4,
+            content["gradient_accumulation_steps"],
+        )
         assert training.optim == content["optim"]
         assert model.disable_gradient_checkpointing == content["disable_gradient_checkpointing"], label
         assert tuning.finetuning_type == content["finetuning_type"]

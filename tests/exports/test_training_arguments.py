@@ -37,7 +37,6 @@ def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) ->
         off = {"tf32": False} if setting.parameters.get("dtype") == "tf32" else {}  # there is none on a CPU
         arguments = arguments_of(text, tmp_path, **off)
         assert arguments.per_device_train_batch_size == 4
-        assert arguments.gradient_accumulation_steps == 2
         assert arguments.max_grad_norm == 1.0
         assert not arguments.auto_find_batch_size
         if setting.name == "fsdp":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ import yaml
 from advisor.measure.batches.model_identity import identity_of
 from advisor.workload._user_functions import Workload
 from tests.methods.tiny import gpt2, text
+from tests.methods.tiny import text as text_batch
 
 
 class Own(torch.nn.Linear):
@@ -37,3 +42,32 @@ def test_all_that_is_installed_is_looked_through_for_such_a_name_alone(monkeypat
     """Trap: that took a fifth of a second of every probe."""
     monkeypatch.setattr(metadata, "packages_distributions", lambda: pytest.fail("transformers is called transformers"))
     assert list(libraries_of(torch.nn.Sequential(gpt2(1), Own(2, 2)))) == ["transformers"]
+
+
+def code_of(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, *, known: bool = False) -> dict[str, str]:
+    """What is kept of a module of the user's own in some folder."""
+    path = folder / "layers.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("layers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "layers", module)
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    model = module.Layer()
+    workload = Workload(build_model=lambda: model, make_batch=text_batch)
+    files = [os.path.realpath(path)] if known else []
+    return identity_of(model, workload, text_batch, 0, files).code
+
+
+LAYER = "import torch\n\n\nclass Layer(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
+
+
+def test_code_that_is_neither_installed_nor_known_is_told_by_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = code_of(tmp_path, LAYER, monkeypatch)
+    assert list(first) == ["layers"]
+    assert code_of(tmp_path, f"# Layers.\n{LAYER}", monkeypatch) == first
+    assert code_of(tmp_path, LAYER.replace("return x", "return x * 2"), monkeypatch) != first
+    assert code_of(tmp_path, LAYER, monkeypatch, known=True) == {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from advisor.measure.batches.parts import parts_of
 from advisor.training.batch.tree import leaves_of
 from advisor.training.optimizer.workload_optimizer import built_optimizer
 from advisor.workload._user_functions import Workload
-from advisor.workload.fingerprint import digest_of
+from advisor.workload.fingerprint import digest_of, source_digest
 from advisor.workload.identity import ModelIdentity
 
 __all__ = ["built_on_meta", "identity_of"]
@@ -42,9 +43,21 @@ def built_on_meta(workload: Workload, seed: int, size: Mapping[str, int | float]
 
 
 def identity_of(
-    model: torch.nn.Module, workload: Workload, make_batch: Callable[[int], Any], seed: int
+    model: torch.nn.Module,
+    workload: Workload,
+    make_batch: Callable[[int], Any],
+    seed: int,
+    known: Collection[str] = (),
 ) -> ModelIdentity:
-    """Describe a model, as the user builds it, its optimizer, and the batches that ``make_batch`` draws with a seed."""
+    """Describe a model, as the user builds it, its optimizer, and the batches that ``make_batch`` draws with a seed.
+
+    Args:
+        model: The model.
+        workload: What the user states beside it.
+        make_batch: Number of samples -> a batch.
+        seed: Of the batches.
+        known: Files whose code identifies the workload already.
+    """
     named = [*model.named_parameters(), *model.named_buffers()]
     tensors = [
         f"{name} {'made later' if is_lazy(tensor) else tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
@@ -70,6 +83,7 @@ def identity_of(
         declares=_declared(workload),
         libraries=_libraries(model),
         sources=_sources(model),
+        code=_code(model, known),
     )
 
 
@@ -165,6 +179,25 @@ def _version(distribution: str) -> str | None:
 
 def _sources(model: torch.nn.Module) -> tuple[str, ...]:
     """The files in which the model's classes are defined, but for those of torch."""
+    return tuple(sorted(_files(model).values()))
+
+
+def _code(model: torch.nn.Module, known: Collection[str]) -> dict[str, str]:
+    """Digests of the user's own modules that define the model's classes, but for those that are known."""
+    own = {name: Path(file) for name, file in sorted(_files(model).items()) if not _is_installed(name)}
+    return {
+        name: source_digest(file.read_bytes())
+        for name, file in own.items()
+        if os.path.realpath(file) not in known and file.is_file()
+    }
+
+
+def _files(model: torch.nn.Module) -> dict[str, str]:
+    """Module that defines classes of the model -> its file."""
     names = {type(module).__module__ for module in model.modules()}
-    files = (getattr(sys.modules.get(name), "__file__", None) for name in names if name.partition(".")[0] != "torch")
-    return tuple(sorted(file for file in files if isinstance(file, str) and file.endswith(".py")))
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    return {
+        name: file
+        for name, file in files.items()
+        if isinstance(file, str) and file.endswith(".py") and name.partition(".")[0] != "torch"
+    }

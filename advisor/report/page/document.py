@@ -84,6 +84,7 @@ class Gain(Part, frozen=True, kw_only=True, omit_defaults=True):
         against: The baseline in words.
         words: All of it in a few words.
         tie: Whether it is inside the noise.
+        at_least: Whether the ends of ``times`` are so far apart that only the lower one counts.
     """
 
     times: Figure
@@ -91,6 +92,7 @@ class Gain(Part, frozen=True, kw_only=True, omit_defaults=True):
     against: str
     words: str
     tie: bool = False
+    at_least: bool = False
 
 
 class Verdict(Part, frozen=True, kw_only=True, omit_defaults=True):

@@ -78,7 +78,26 @@ _RULE = "momadvise report needs the folder of a finished study"
 _NAME_ANOTHER = "Name another folder."
 
 
+_LARGEST_BYTES = 256 * 2**20
+
+
+def _require_files(folder: StudyFolder) -> None:
+    """Nothing is waited for, or read without end.
+
+    Raises:
+        OptionError: A record of the study is no file, or larger than any that a study writes.
+    """
+    for path in (folder.marker, folder.answer, folder.ledger, folder.policy):
+        if not path.exists() or path.is_dir():
+            continue  # Reading says what is wrong.
+        if not path.is_file():
+            raise OptionError(f"{_RULE}, but {shown(path)} is no file. {_NAME_ANOTHER}")
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise OptionError(f"{_RULE}, but {shown(path)} is larger than any that a study writes. {_NAME_ANOTHER}")
+
+
 def _read(folder: StudyFolder) -> FinishedStudy:
+    _require_files(folder)
     marker = read_record(folder.marker, _Marker)
     folder.marker.read_bytes()  # whether it may be read at all
     if not folder.answer.exists():
@@ -127,6 +146,8 @@ def _trials(folder: StudyFolder) -> list[StoredTrial]:
     for path in sorted(folder.trials.glob("*/result.json")):
         trial = folder.trial(path.parent.name)
         with contextlib.suppress(DamagedError, OSError):
+            if not (trial.spec.is_file() and trial.result.is_file()):
+                continue  # a pipe would be waited for
             spec = decode_record(trial.spec.read_bytes(), TrialSpec)
             result = decode_record(trial.result.read_bytes(), TrialResult)
             found.append(StoredTrial(cast("TrialSpec", spec), cast("TrialResult", result)))

@@ -96,6 +96,15 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
+def _copied(name: str, value: Any) -> Any:
+    """What is copied as it is; a command that would steer the terminal that it is pasted into is none."""
+    if name == "command":
+        return value if value.isprintable() else ""
+    if name == "commands":
+        return {label: command for label, command in value.items() if command.isprintable()}
+    return value
+
+
 def _shown(value: Any) -> Any:
     """Texts as people may see them, without control characters and of a bounded length; numbers to six digits."""
     if isinstance(value, float):
@@ -104,7 +113,7 @@ def _shown(value: Any) -> Any:
         text = value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}..."
         return printable(text)
     if isinstance(value, dict):
-        return {printable(key): one if key in _EXACT else _shown(one) for key, one in value.items()}
+        return {printable(key): _copied(key, one) if key in _EXACT else _shown(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_shown(one) for one in value]
     return value

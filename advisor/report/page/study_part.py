@@ -27,9 +27,9 @@ from advisor.report.page.step_views import memory_over_step, time_of_step
 from advisor.report.page.throughput import curves
 from advisor.report.page.tradeoffs import frontier_part, growth_part
 from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
-from advisor.report.wording import baseline_words
+from advisor.report.wording import baseline_words, promise_words
 from advisor.text.paths import as_seen_from_here
-from advisor.text.units import format_rate, format_spread, format_times, format_times_spread
+from advisor.text.units import format_spread, format_times
 from advisor.trial.outcome import Outcome
 
 __all__ = ["study_part"]
@@ -179,10 +179,13 @@ def _files(study: FinishedStudy) -> dict[str, str]:
 
 
 def _commands(study: FinishedStudy) -> dict[str, str]:
-    model, policy = study.model or "MODEL", str(as_seen_from_here(study.folder.policy))
+    policy = str(as_seen_from_here(study.folder.policy))
+    of_model = {
+        "is the policy still right here?": ("momadvise", "check", policy, study.model),
+        "does it keep its promise?": ("momadvise", "verify", policy, study.model),
+    }
     return {
-        "is the policy still right here?": shlex.join(("momadvise", "check", policy, model)),
-        "does it keep its promise?": shlex.join(("momadvise", "verify", policy, model)),
+        **({what: shlex.join(command) for what, command in of_model.items()} if study.model else {}),
         "as the settings of a trainer": shlex.join(("momadvise", "export", policy, "--to", "hf")),
         "this page again": shlex.join(("momadvise", "report", str(as_seen_from_here(study.folder.path)))),
     }
@@ -196,14 +199,13 @@ def _gain(found: Recommendation, goal: Goal) -> Gain | None:
     promise = None if found.confirmation is None else found.confirmation.promise
     against = baseline_words(baseline, goal)
     if goal.kind is GoalKind.FASTER and promise is not None:
-        spread = format_times_spread(promise.low, promise.high, promise.value)
-        rate = baseline.samples_per_second
-        words = (
-            f"{format_times(promise.value)} the baseline, {spread}: {format_rate(promise.value * rate)} instead of "
-            f"{format_rate(rate)} samples/s"
-        )
         return Gain(
-            times=figure_of_speedup(promise), metric=_METRICS[goal.kind], against=against, words=words, tie=found.tie
+            times=figure_of_speedup(promise),
+            metric=_METRICS[goal.kind],
+            against=against,
+            words=promise_words(promise, baseline.samples_per_second),
+            tie=found.tie,
+            at_least=promise.is_unsteady,
         )
     times = _times(winner, baseline, goal)
     if times is None:

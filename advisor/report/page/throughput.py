@@ -102,8 +102,8 @@ def _ladders(tried: Tried) -> dict[str, _Points]:
 def _line(tried: Tried, name: str, first: Candidate, largest: int) -> tuple[CurvePoint, ...]:
     """What the profiling runs predict for one pass of growing batches, up to the limit."""
     model = tried.models.get(name)
-    if model is None:
-        return ()
+    if model is None or model.time.intercept <= 0:
+        return ()  # A line through the origin, from one point, knows no batch from another.
     policy = first.policy
     limit = tried.study.answer.goal.limit_on(policy.gpu_count)
     end = max(largest, min(model.largest_batch(limit), _REACH * largest))

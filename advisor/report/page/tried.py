@@ -12,7 +12,7 @@ from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.guard import observed_class
 from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
-from advisor.measure.measurement import Measurement, Sizing
+from advisor.measure.measurement import Measurement, Sizing, StopReason
 from advisor.policy.tune_command import tune_command
 from advisor.predict.prediction import MemoryPrediction
 from advisor.report.page.document import Memory, PagePolicy
@@ -192,7 +192,9 @@ class Tried:
 
 
 def figure_of_rate(measured: Measurement) -> Figure:
-    """Its throughput, with the interval of its step."""
+    """Its throughput, with the interval of its step; one that was stopped early is of a few steps."""
+    if measured.stop_reason is StopReason.OUTPACED:
+        return Figure(value=measured.samples_per_second, source=Source.PROFILED)
     samples = measured.samples_per_second * measured.step_seconds
     return Figure(
         value=measured.samples_per_second,

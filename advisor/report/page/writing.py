@@ -19,6 +19,9 @@ from advisor.version import __version__
 
 __all__ = ["page_of", "write_report", "write_report_beside"]
 
+_MOST_STUDIES = 5
+"""Of 200 policies each, they take just below 3 MB."""
+
 
 def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
     """Write one page of one or several studies, side by side.
@@ -31,9 +34,14 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
         The file.
 
     Raises:
-        OptionError: A folder is no finished study or is named twice, or the file is not to be overwritten.
+        OptionError: There are too many folders, one is no finished study or is named twice, or the file is not to be
+            overwritten.
         OSError: The page cannot be written.
     """
+    if len(folders) > _MOST_STUDIES:
+        raise OptionError(
+            f"One page shows at most {_MOST_STUDIES} studies side by side, but {len(folders)} were named. Name fewer."
+        )
     seen: dict[Path, Path] = {}
     for folder in folders:
         place = folder.resolve()

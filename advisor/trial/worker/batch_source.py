@@ -125,7 +125,7 @@ class BatchSource:
 
     def identity_of(self, model: torch.nn.Module) -> ModelIdentity:
         """What the user's model and its batches are, before anything is done to it."""
-        return identity_of(model, self._workload, self._make_batch, self._spec.seed)
+        return identity_of(model, self._workload, self._make_batch, self._spec.seed, self._spec.workload.files)
 
     def identity_on_meta(self) -> ModelIdentity | None:
         """The same, of a model without memory; ``None`` if it cannot be built so."""

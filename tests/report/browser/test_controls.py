@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,22 @@ def test_a_cost_picks_the_fastest_within_it(cheapest: Chrome) -> None:
         slide(cheapest, "cost", place["cost"])
         best = min((one for one in frontier if one["cost"] <= place["cost"]), key=lambda one: one["latency"])
         assert best["name"] in cheapest.text(".pick")
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits"),
+    [
+        ({"max_latency_seconds": 0.5}, {"latency": 0.5, "cost": None}),
+        ({"deadline_seconds": 100.0, "iterations": 1000}, {"latency": 0.1, "cost": None}),
+        ({"max_cost_usd": 3.0, "iterations": 1000}, {"latency": None, "cost": 0.003}),
+        ({"max_cost_usd": 3.0}, {"latency": None, "cost": 3.0}),
+    ],
+    ids=str,
+)
+def test_the_readers_own_limits_are_those_of_one_iteration(
+    asked: dict[str, float], limits: dict[str, float | None], cheapest: Chrome
+) -> None:
+    assert cheapest.js(f"return limitsOf({json.dumps(asked)})") == limits
 
 
 def test_without_limits_the_searchs_own_pick_is_shown_and_too_tight_ones_are_said(cheapest: Chrome) -> None:

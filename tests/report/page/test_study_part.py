@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from advisor.report.page.document import PageStudy
+from advisor.report.page.document import PageDocument, PageStudy
 from advisor.report.page.figure import Source
 from advisor.report.page.finished import read_finished
+from advisor.report.page.page_text import page_text
 from advisor.report.page.study_part import study_part
 from tests.decide.examples import goal
 from tests.decide.test_largest import HALF
@@ -80,6 +83,24 @@ def test_commands_can_be_pasted_whatever_the_model_is_called(tmp_path: Path) -> 
     assert found.command == "momadvise --goal faster 'my $(rm -rf) model.py' --batch 8"
     assert named(found, roles=("winner",)).command.endswith("--methods chunked_cross_entropy,precision")
     assert f"'{tmp_path}/a study'" in found.answer.commands["this page again"]
+
+
+def test_a_command_that_would_steer_a_terminal_is_left_out(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", recommendation(), goal(), model="x\x03\nrm -rf .py")
+    document = PageDocument(version="0", made="", studies=(study_part(read_finished(folder), "s0"),))
+    [embedded] = re.findall(r'id="document">(.*?)</script>', page_text(document))
+    study = json.loads(embedded)["studies"][0]
+    assert study.get("command", "") == ""
+    assert set(study["answer"]["commands"]) == {"as the settings of a trainer", "this page again"}
+    assert {one.get("command", "") for one in study["policies"]} == {""}
+
+
+def test_without_a_model_there_is_no_command_that_needs_one(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", recommendation(), goal(), model="")
+    assert set(study_part(read_finished(folder), "s0").answer.commands) == {
+        "as the settings of a trainer",
+        "this page again",
+    }
 
 
 def test_no_path_of_a_study_below_here_names_the_folders_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,24 @@ def test_a_study_may_be_named_once(study: Path) -> None:
     assert "the same folder as" in refused(study, study.parent / "link")
 
 
+def test_a_page_shows_at_most_five_studies(tmp_path: Path) -> None:
+    said = refused(*(tmp_path / str(number) for number in range(6)))
+    assert said == "One page shows at most 5 studies side by side, but 6 were named. Name fewer."
+
+
+@pytest.mark.parametrize("name", ["answer.json", "ledger.jsonl", "policy.yaml"])
+def test_nothing_is_waited_for_that_is_no_file(name: str, study: Path) -> None:
+    (study / name).unlink(missing_ok=True)
+    os.mkfifo(study / name)
+    assert f"{name} is no file" in refused(study)
+
+
+def test_a_record_without_end_is_not_read(study: Path) -> None:
+    with (study / "ledger.jsonl").open("ab") as file:
+        file.truncate(2**40)
+    assert "ledger.jsonl is larger than any that a study writes" in refused(study)
+
+
 def test_another_file_is_never_overwritten(tmp_path: Path, study: Path) -> None:
     output = tmp_path / "thesis.html"
     output.write_text("years of work")

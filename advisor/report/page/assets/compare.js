@@ -6,7 +6,7 @@ function comparisonSection(studies) {
     {id: "compare", "aria-labelledby": "compare-title"},
     el("div", {class: "group"}, el("h2", {id: "compare-title"}, `${studies.length} studies side by side`), el("p", {}, "Answers first, then what the studies have in common. Choose a study above to see all of it.")),
     el("div", {class: "card"}, answersTable(studies)),
-    pictureGrid([sharedPicture(studies), ...studies.slice(0, 4).map((one) => curvesBeside(one, studies))]).filter(Boolean),
+    pictureGrid([sharedPicture(studies), ...studies.map((one) => curvesBeside(one, studies))]).filter(Boolean),
   );
 }
 
@@ -49,7 +49,7 @@ function sharedPolicies(studies) {
   studies.forEach((study, at) => {
     for (const policy of study.policies) {
       if (!policy.measured) continue;
-      const key = `${policy.name}, batch ${policy.batch}`;
+      const key = `${study.workload}: ${policy.name}, batch ${policy.batch}`;
       if (!found.has(key)) found.set(key, new Map());
       if (!found.get(key).has(at)) found.get(key).set(at, policy);
     }
@@ -86,9 +86,9 @@ function sharedPicture(studies) {
   });
 }
 
-/** Throughput against batch of one study, on the scale of all. */
+/** Throughput against batch of one study, on the scale of all of the same model. */
 function curvesBeside(study, studies) {
-  const most = Math.max(...studies.map((one) => highest(pointsOf(colouredCurves(one)))).filter(Number.isFinite));
+  const most = Math.max(...studies.filter((one) => one.workload === study.workload).map((one) => highest(pointsOf(colouredCurves(one)))).filter(Number.isFinite));
   const curves = colouredCurves(study);
   const points = pointsOf(curves);
   const title = `Throughput: ${study.name}`;

@@ -48,7 +48,7 @@ function readStudy(raw, version) {
     timelines: (raw.memory_over_step ?? []).map((one) => readTimeline(one, named(one.policy))),
     steps: (raw.time_of_step ?? []).map((one) => ({...one, of: named(one.policy)})),
     places: (frontier?.places ?? []).map((one, at) => readPlace(one, named(one.policy), at === frontier.knee)),
-    preference: {latency: frontier?.max_latency_seconds ?? null, cost: frontier?.max_cost_usd ?? null},
+    preference: limitsOf(frontier),
     price: frontier ? `${usd(frontier.usd_per_hour)} per device-hour (${frontier.price_source})` : null,
     sizes: (growth?.places ?? []).map((one) => readSize(one)),
     floor: growth?.floor_samples_per_second ?? null,
@@ -67,6 +67,13 @@ function deviceWords(device) {
 /** The text whose lines have these numbers. */
 function linesOf(raw, numbers) {
   return numbers?.length ? `${numbers.map((one) => raw.lines[one]).join("\n")}\n` : "";
+}
+
+/** The reader's own limits, of one iteration: a deadline and a whole run's cost are shared by its iterations. */
+function limitsOf(frontier) {
+  const iterations = frontier?.iterations ?? 1;
+  const each = (whole) => (whole == null ? null : whole / iterations);
+  return {latency: frontier?.max_latency_seconds ?? each(frontier?.deadline_seconds), cost: each(frontier?.max_cost_usd)};
 }
 
 function readPolicy(raw, study) {
@@ -127,7 +134,8 @@ function keyFigures(raw, winner, baseline) {
   const shown = [];
   if (gain && winner !== baseline) {
     const cost = gain.metric === "cost";
-    shown.push({value: cost ? signed(gain.times.value - 1) : times(gain.times.value), under: cost ? "cost of an iteration, against the baseline" : gain.words.replace(/^[\d.,]+ times /, "")});
+    const value = gain.at_least ? `≥ ${times(gain.times.low)}` : times(gain.times.value);
+    shown.push({value: cost ? signed(gain.times.value - 1) : value, under: cost ? "cost of an iteration, against the baseline" : gain.words.replace(/^(at least )?[\d.,]+ times /, "")});
   }
   if (winner?.rate != null) {
     shown.push({
