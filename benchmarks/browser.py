@@ -12,17 +12,18 @@ from typing import Any
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 
-__all__ = ["open_chromium", "recorded_document"]
+__all__ = ["RECORDED", "open_chromium", "recorded_document"]
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-_RECORDED = Path(__file__).resolve().parents[1] / "docs" / "reports" / "small_gpt2.html"
+RECORDED = Path(__file__).resolve().parents[1] / "docs" / "reports" / "small_gpt2.html"
+"""The committed report page."""
 
 
 def recorded_document() -> dict[str, Any]:
     """The document of the committed page: one real study for each goal."""
-    found = re.search(r'id="document">(.*?)</script>', _RECORDED.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.search(r'id="document">(.*?)</script>', RECORDED.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None, "the page holds its document"
     return dict(json.loads(found[1]))
 

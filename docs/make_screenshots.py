@@ -1,6 +1,7 @@
 """Write docs/pictures from the recorded studies of docs/reports: ``python docs/make_screenshots.py``.
 
-Needs chromium and chromium-driver. Each picture is a part of today's page of these studies, as its reader sees it.
+Needs chromium and chromium-driver. The page of these studies is first written as it is today; each picture is a part of
+it, as its reader sees it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ sys.path.insert(0, str(DOCS.parent))
 
 from advisor.report.page.document import PageDocument  # noqa: E402
 from advisor.report.page.page_text import page_text  # noqa: E402
-from benchmarks.browser import open_chromium, recorded_document  # noqa: E402
+from benchmarks.browser import RECORDED, open_chromium, recorded_document  # noqa: E402
 
 PICTURES = DOCS / "pictures"
 MOST_BYTES = 150_000
@@ -61,6 +62,7 @@ def main() -> None:
     """Take all of them."""
     PICTURES.mkdir(exist_ok=True)
     document = recorded_document()
+    RECORDED.write_text(page_text(msgspec.convert(document, PageDocument, strict=False)), encoding="utf-8")
     driver = open_chromium()
     try:
         for name, shot in SHOTS.items():

@@ -7,9 +7,13 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import advisor
+from advisor.report.page.document import PageDocument
+from advisor.report.page.page_text import page_text
+from benchmarks.browser import RECORDED, recorded_document
 
 ASSETS = Path(advisor.__file__).parent / "report" / "page" / "assets"
 VENDORED = json.loads((ASSETS / "vendor" / "vendored.json").read_text())
@@ -28,6 +32,11 @@ def test_every_vendored_script_has_its_licence_beside_it() -> None:
     assert {path.name for path in (ASSETS / "vendor").iterdir()} == names
     licensed = {one["package"] for one in VENDORED if one["file"].endswith(".LICENSE.txt")}
     assert licensed == {one["package"] for one in VENDORED}
+
+
+def test_the_committed_report_is_the_page_as_it_is_written_today() -> None:
+    written = page_text(msgspec.convert(recorded_document(), PageDocument, strict=False))
+    assert RECORDED.read_text(encoding="utf-8") == written, "python docs/make_screenshots.py"
 
 
 def test_all_assets_leave_room_for_two_hundred_trials() -> None:
