@@ -22,6 +22,7 @@ from advisor.predict.policy_outlook import EXPANDABLE_SEGMENTS, Outlook, outlook
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.session.prediction_cache import PredictionCache
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget
+from advisor.session.sliced_policy import with_plan
 from advisor.text.printable import shown
 from advisor.text.ranges import whole
 from advisor.text.units import format_bytes
@@ -90,13 +91,16 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     )
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
+    policy, planned = with_plan(
+        policy, request.source, seed=request.seed, time_limit_seconds=_TIME_LIMIT_SECONDS, tell=tell
+    )
     limit, limit_from = _limit(request, hardware)
     ranks = policy.axes.distinct_ranks(policy.gpu_count)
     found = [_traced(_spec(request, policy, hardware, limit, rank), hardware, tell) for rank in ranks]
     fullest = max(found, key=lambda one: one.prediction.peak(_batch(request, policy, one.prediction)[0]))
     result, prediction = fullest.result, fullest.prediction
     batch, batch_from = _batch(request, policy, prediction)
-    known = [*filter(None, [which]), *_notes(request, hardware, profile), *_of_several(policy, fullest.rank)]
+    known = [*filter(None, [which]), *planned, *_notes(request, hardware, profile), *_of_several(policy, fullest.rank)]
     if verdict.reason:
         known.append(verdict.reason)
     if fullest.kept_note:
