@@ -102,15 +102,19 @@ class Prepared:
         """The micro-batches of a loader, each weighed by its share of the targets of its step.
 
         Args:
-            loader: Gives batches of at most the policy's ``micro_batch`` samples.
+            loader: Gives batches of the policy's ``micro_batch`` samples; the last may have fewer.
 
         Raises:
-            PolicyError: It gives larger ones.
+            PolicyError: It gives others.
             WorkloadError: A process's share of a step has no target.
         """
         source = iter(loader)
+        first = True
         while step := list(itertools.islice(source, self._policy.accumulation_steps)):
             self._loop.begin([self._checked(micro_batch) for micro_batch in step])
+            if first and len(step) > 1:
+                self._require_whole(step[0])
+            first = False
             for place, micro_batch in enumerate(step, start=1):
                 last = place == len(step)
                 self._accelerator.gradient_state._set_sync_gradients(last)
@@ -125,11 +129,24 @@ class Prepared:
         """
         return self._loop.forward(self._checked(micro_batch))
 
+    def _require_whole(self, micro_batch: Any) -> None:
+        """Only the last micro-batch of a loader may be smaller than the policy's, of which whole ones were measured."""
+        count = self._count(micro_batch)
+        if 0 < count < self._policy.micro_batch:
+            raise PolicyError(
+                f"The loader must give batches of micro_batch: {self._policy.micro_batch} samples, of which the last "
+                f"may have fewer, but the first has {count}; make it with batch_size={self._policy.micro_batch}."
+            )
+
+    def _count(self, micro_batch: Any) -> int:
+        """Its samples; 0 where it is not known where they are, as it is not cut."""
+        with contextlib.suppress(WorkloadError):
+            return sample_count(micro_batch, self.training.sample_dims)
+        return 0
+
     def _checked(self, micro_batch: Any) -> Any:
         """The micro-batch, if it is small enough."""
-        count = 0
-        with contextlib.suppress(WorkloadError):  # It need not be known where its samples are: it is not cut.
-            count = sample_count(micro_batch, self.training.sample_dims)
+        count = self._count(micro_batch)
         if count > self._policy.micro_batch:
             raise PolicyError(
                 f"The loader must give batches of at most micro_batch: {self._policy.micro_batch} samples, but one has "

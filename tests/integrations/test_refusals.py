@@ -179,6 +179,15 @@ def test_a_loader_with_larger_batches_than_the_policy_is_refused() -> None:
         next(prepared.micro_batches([batch(0)]))
 
 
+def test_a_loader_whose_first_batch_is_smaller_than_the_policys_is_refused() -> None:
+    policy = Policy(micro_batch=SAMPLES, accumulation_steps=2)
+    prepared = accelerate.prepare(model(1), policy, accelerator=Accelerator(cpu=True))
+    small = {name: value[: SAMPLES // 2] for name, value in batch(0).items()}
+    with pytest.raises(PolicyError, match=f"of which the last may have fewer, but the first has {SAMPLES // 2}"):
+        next(prepared.micro_batches([small, batch(0)]))
+    assert len(list(prepared.micro_batches([batch(0), small]))) == 2
+
+
 def test_clipping_by_value_and_new_groups_are_refused() -> None:
     accelerator = Accelerator(cpu=True)
     prepared = accelerate.prepare(model(1), PLAIN, accelerator=accelerator)
