@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from advisor.options import CHECK, EXPORT, GOAL, PREDICT, REPORT, TUNE, VERIFY, Option, Section, options_of
@@ -200,7 +200,7 @@ class Parser(argparse.ArgumentParser):
         """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
         bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
         for argument, following in itertools.pairwise([*arguments, ""]):
-            value = re.match(r"[\d.]", following) is not None and not Path(following).exists()
+            value = re.match(r"[\d.]", following) is not None and not os.path.exists(following)
             yield argument if value or argument not in bare else f"{argument}={bare[argument]}"
 
     def error(self, message: str) -> NoReturn:

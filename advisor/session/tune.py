@@ -80,7 +80,7 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
         goal = preparation.goal(kept.memory_limit_bytes)
         stored = load_answer(folder)
         searched = stored if stored is not None and _searched_enough(stored, request) else None
-        if stored is not None and searched is None and _not_reproduced(stored):
+        if request.wait_idle_seconds is not None and stored is not None and _not_reproduced(stored):
             folder.forget_confirmations()
         if searched is not None and _picks_alike(searched.goal, goal):
             notes = put_right(searched, kept.fingerprints_with(identity_in(folder)), folder)
