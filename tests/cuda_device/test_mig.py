@@ -52,7 +52,7 @@ def test_people_are_shown_the_instance_and_its_memory() -> None:
     text = " ".join(shown.stdout.split())
     assert FIRST in text
     assert "9.62 GiB" in text
-    assert "profile none for this device" in text, "the figures of a whole GPU are not those of a part"
+    assert "published nothing for this device" in text, "the figures of a whole GPU are not those of a part"
 
 
 @pytest.mark.parametrize("lacking", [(), ("nvmlDeviceGetComputeRunningProcesses_v3",)], ids=["allowed", "forbidden"])
