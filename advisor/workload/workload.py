@@ -8,10 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["FUNCTIONS", "Stated", "WorkloadKind", "WorkloadSource"]
+__all__ = ["CONSTANTS", "FUNCTIONS", "Stated", "WorkloadKind", "WorkloadSource"]
 
 FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
 """What a user may define; the first two are needed."""
+
+CONSTANTS = ("MAX_GRAD_NORM", "BATCH_SIZE", "BLOCKS", "SIZES")
+"""What a user may state beside them, in the same file."""
 
 
 class WorkloadKind(enum.Enum):

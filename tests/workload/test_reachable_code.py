@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from advisor.workload import _loading
 from advisor.workload.reachable_code import local_code
+from advisor.workload.workload import CONSTANTS
 
 CODE = """\
 import helper
@@ -83,5 +85,91 @@ def test_a_name_in_a_text_reaches_what_it_names(tmp_path: Path) -> None:
 
 
 def test_a_number_that_python_does_not_print_counts_byte_by_byte(tmp_path: Path) -> None:
-    long = CODE + "x = 0x" + "f" * 4000 + "\n"
-    assert digest(tmp_path, long) == digest(tmp_path, long) != digest(tmp_path, long.replace("= 0xf", "= 0xe"))
+    long = CODE + "print(0x" + "f" * 4000 + ")\n"
+    assert digest(tmp_path, long) == digest(tmp_path, long) != digest(tmp_path, long.replace("(0xf", "(0xe"))
+
+
+BEFORE = """\
+import os
+import sys
+import wandb
+from torch import nn, optim
+from typing import *
+WIDTH = 4
+BATCH_SIZE = 8
+class Net(nn.Module):
+    width: int
+    @property
+    def wide(self) -> bool: return self.width > WIDTH
+    def forward(self, x):
+        y = x + len(sys.argv)
+        return y
+def build_model():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ("import os\n", "", False),
+        ("import os\n", "import numpy as np\n", False),
+        ("import os\n", "from __future__ import annotations\n", False),
+        ("from torch import nn, optim", "import math\nfrom torch import nn", False),
+        ("from torch import nn, optim", "from torch import optim\nfrom torch import nn", False),
+        ("import sys\n", "import other as sys\n", True),
+        ("import wandb", "import wandb, wandb.plot as plot", True),  # the first use of a package may do anything
+        ("import wandb\n", "", True),
+        ("from torch import nn", "from other import nn", True),
+        ("from typing import *\n", "", True),
+        ("WIDTH = 4", "WIDTH = 5", True),
+        ("WIDTH = 4", "WIDTH = 4\nDEPTH = -2 * (3, None)", False),
+        ("WIDTH = 4", "WIDTH: int = 4", False),
+        ("WIDTH = 4", "WIDTH = 4\nDEPTH: int", False),
+        ("WIDTH = 4", "WIDTH = 4\nDEPTH = count()", True),
+        ("WIDTH = 4\n", "WIDTH = 4\nif x: WIDTH = 5\n", True),
+        ("WIDTH = 4\nBATCH_SIZE = 8", "BATCH_SIZE = 8\nWIDTH = 4", False),
+        ("BATCH_SIZE = 8", "BATCH_SIZE = 16", True),
+        ("-> bool", "-> 'bool | None'", False),
+        ("(self, x)", "(self, x: torch.Tensor, /) -> torch.Tensor", True),  # positional only
+        ("(self, x)", "(self, x: torch.Tensor) -> torch.Tensor", False),
+        ("y = x", "y: torch.Tensor = x", False),
+        ("y = x", "y: torch.Tensor\n        y = x", False),
+        ("y = x", "y: torch.Tensor = -x", True),
+        ("width: int", "width: float", True),  # a dataclass reads it
+        ("    def forward(self, x)", "    @checked\n    def forward(self, x)", True),
+        ("def build_model", "def __getattr__(name): return name\ndef build_model", True),
+    ],
+)
+def test_imports_annotations_and_constants_count_where_something_uses_them(
+    tmp_path: Path, old: str, new: str, counts: bool
+) -> None:
+    assert old in BEFORE
+    assert (digest(tmp_path, BEFORE) != digest(tmp_path, BEFORE.replace(old, new))) == counts
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "torch.jit.script(Net())",
+        "typing.get_type_hints(Net.forward)",
+        "Net.forward.__annotations__",
+        "beartype.beartype(Net)",
+    ],
+)
+def test_annotations_count_where_something_may_read_them(tmp_path: Path, reader: str) -> None:
+    code = BEFORE.replace("return Net()", f"return {reader}")
+    assert digest(tmp_path, code) != digest(tmp_path, code.replace("self, x)", "self, x: int)"))
+
+
+@pytest.mark.parametrize("decorator", ["beartype", "torch.compile", "jaxtyped(typechecker=None)"])
+def test_annotations_count_below_a_decorator_that_may_read_them(tmp_path: Path, decorator: str) -> None:
+    for code in (
+        BEFORE.replace("    def forward", f"    @{decorator}\n    def forward"),
+        BEFORE.replace("class Net", f"@{decorator}\nclass Net"),
+    ):
+        assert digest(tmp_path, code) != digest(tmp_path, code.replace("self, x)", "self, x: int)"))
+
+
+def test_the_constants_of_the_contract_are_those_that_are_loaded() -> None:
+    assert tuple(_loading._CONSTANTS) == CONSTANTS
