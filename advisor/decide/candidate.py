@@ -156,6 +156,9 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         other_samples_per_second: Throughput of a second run that was further from the search's, if there was one.
         expected_speedup: The speedup over the baseline that the policy showed before, in turn with it: in the search,
             or in an earlier confirmation if that was nearer.
+        without_stalls: Where other processes slowed the baseline down: the speedup over one with those methods of
+            the winner that get around this.
+        around_stalls: These methods, in words.
         other_load: Where the run was far from its promise: what else kept the machine busy right after it, in words.
     """
 
@@ -170,6 +173,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     drift: float | None = None
     other_samples_per_second: float | None = None
     expected_speedup: float | None = None
+    without_stalls: Speedup | None = None
+    around_stalls: str = ""
     other_load: str = ""
 
     @property

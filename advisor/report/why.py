@@ -66,6 +66,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
         return tuple(sentence for sentence in sentences if sentence)
     sentences = [
         *_speed(recommendation, goal),
+        _without_stalls(recommendation),
         _larger_batch(recommendation),
         _against_hand_tuned(recommendation, goal),
         _runner_up(recommendation, goal),
@@ -98,6 +99,19 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
         first,
         f"At the speed the machine had for the baseline, that is {format_rate(promise.value * rate)} samples/s "
         f"instead of {format_rate(rate)}.",
+    )
+
+
+def _without_stalls(answer: Recommendation) -> str:
+    """What the speedup comes to once other processes do not slow the baseline down."""
+    confirmation = answer.confirmation
+    if confirmation is None or confirmation.without_stalls is None:
+        return ""
+    found = confirmation.without_stalls
+    spread = format_times_spread(found.low, found.high, found.value)
+    return (
+        f"Other processes slow the baseline down, now more and now less. A baseline with {confirmation.around_stalls} "
+        f"gets around that, and over it the speedup is {format_times(found.value)}, {spread}."
     )
 
 

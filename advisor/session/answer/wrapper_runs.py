@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +14,9 @@ from advisor.decide.promise import promised, shown
 from advisor.hardware.contention import other_load
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
+from advisor.methods.catalogue import get_method
+from advisor.methods.compose import starts_slowly
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import times_measured
 from advisor.session.context import StudyContext
@@ -74,12 +78,14 @@ class WrapperRuns:
         if result.speedup is not None:
             confirmation = _beside_earlier(confirmation, result.speedup, winner)
         interrupted = False
-        if promise is None:
-            try:
+        try:
+            if promise is None:
                 confirmation = self._with_baseline(confirmation, recommendation, beaten)
                 confirmation = self._once_more(confirmation, winner)
-            except KeyboardInterrupt:
-                interrupted = True  # the confirmation is complete without the comparison
+            else:
+                confirmation = self._whatever_else_runs(confirmation, promise, recommendation)
+        except KeyboardInterrupt:
+            interrupted = True  # the confirmation is complete without the comparison
         if confirmation.kept is not None and not confirmation.as_promised:
             confirmation = msgspec.structs.replace(confirmation, other_load=self._other_load())
         return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
@@ -127,6 +133,42 @@ class WrapperRuns:
             rates = (baseline.measurement.samples_per_second, *self.trials.turns.rates_of(baseline.policy))
         return shown(found, own, others, rates), promised(found, own, others, rates)
 
+    def _whatever_else_runs(
+        self, confirmation: Confirmation, promise: Speedup, recommendation: Recommendation
+    ) -> Confirmation:
+        """Lower a promise to what is left of it when other processes no longer slow the baseline down.
+
+        Threads that wait for each other beside them stall in one minute and not in the next, so that plain training is
+        now 100 times slower and now twice. A baseline with those methods of the winner that get around this is as fast
+        in both; so the speedup over it stays.
+        """
+        winner, baseline = recommendation.winner, recommendation.baseline
+        own = () if baseline is None else tuple(one.name for one in baseline.policy.methods)
+        around = [one for one in winner.policy.methods if get_method(one.name).rests_on and one.name not in own]
+        if baseline is None or not around or winner.model_size or not self._other_load():
+            return confirmation
+        settings = sorted((*baseline.policy.methods, *around), key=lambda one: one.name)
+        steady = msgspec.structs.replace(baseline.policy, methods=tuple(settings))
+        if steady.key == winner.policy.key:  # nothing of the gain is left
+            lowered = msgspec.structs.replace(promise, low=min(promise.low, 1.0))
+            return msgspec.structs.replace(confirmation, promise=lowered)
+        self.context.progress.stage(f"comparing with a baseline that other processes slow down less: {_names(around)}")
+        limits = self.context.budget.limits
+        result = self.trials.pair(
+            winner.policy,
+            beside=steady,
+            measure_seconds=limits.turn_seconds,
+            hard_limit_seconds=limits.hard_limit_seconds(None, slow_start=starts_slowly(winner.policy.methods)),
+            memory_limit_bytes=self.context.usable_bytes // self.context.goal.sharers(winner.policy.gpu_count),
+        )
+        if result.outcome is not Outcome.OK or result.speedup is None:
+            return confirmation
+        least = promised(result.speedup, ())
+        lowered = msgspec.structs.replace(promise, low=min(promise.low, least.low))
+        return msgspec.structs.replace(
+            confirmation, promise=lowered, without_stalls=least, around_stalls=_names(around)
+        )
+
     def _with_baseline(self, confirmation: Confirmation, recommendation: Recommendation, beaten: int) -> Confirmation:
         """Measure the baseline again right after the winner: a machine that slowed down slows both.
 
@@ -163,6 +205,10 @@ def _beside_earlier(confirmation: Confirmation, found: Speedup, winner: Candidat
     nearest = min(earlier, key=lambda one: abs(math.log(found.value / one.value)))
     noise = max(_APART, 2 * math.hypot(found.relative_spread, nearest.relative_spread))
     return msgspec.structs.replace(confirmation, expected_speedup=nearest.value, noise=noise)
+
+
+def _names(settings: Sequence[MethodSetting]) -> str:
+    return " + ".join(one.label for one in settings)
 
 
 def _noise(winner: Candidate, again: Measurement | None) -> float:
