@@ -37,6 +37,11 @@ _TOO_FEW = 3
 the shape of the step) at least one was not even seen."""
 
 
+EXPECTED_GAIN = "the best of them is expected to be"
+UNKNOWN_GAIN = "too little was measured to tell what they may bring"
+"""What ends the reason for which a search stopped before its end: what more time may bring."""
+
+
 def go_on(answer: Recommendation) -> str:
     """What to do where too little was measured, by what ended the search."""
     because = answer.stopped_because
@@ -63,16 +68,23 @@ def fidelity_sentence(winner: Candidate) -> str:
 
 def compared_sentence(answer: Recommendation) -> str:
     """How many combinations were compared by short steps and how many were timed; empty if none was compared."""
-    compared = {_label(one) for one in answer.not_measured if one.outcome is Outcome.COMPARED}
+    compared = {_label(one): one.comparison for one in answer.not_measured if one.outcome is Outcome.COMPARED}
     timed = {_label(one) for one in answer.ranking}
-    compared |= {_label(one) for one in answer.ranking if one.comparison is not None}
-    if not compared or len(compared | timed) < 2:
+    known = {*compared, *timed, *(_label(one) for one in answer.ranking if one.comparison is not None)}
+    if not any(one.comparison is not None for one in (*answer.ranking, *answer.not_measured)) or len(known) < 2:
         return ""
-    count, in_turn = len(compared | timed), "in turn with the baseline or a faster combination"
-    head = f"{format_count(count, 'combination')} of methods were compared"
-    if len(timed) == count:
-        return f"{head}, all of them timed at length {in_turn}."
-    return f"{head}: {len(timed)} of them timed at length, {in_turn}, the others by short steps in turn."
+    turns = "in turn with the baseline or a faster combination"
+    head = f"{format_count(len(known), 'combination')} of methods were compared"
+    if len(timed) == len(known):
+        return f"{head}, all of them timed at length {turns}."
+    short = {name: one for name, one in compared.items() if name not in timed}
+    alone = sum(one is None or one.speedup is None for one in short.values())
+    others = "by short steps in turn"
+    if alone == len(short):
+        others = "by short steps of their own"
+    elif alone:
+        others += f", or ({alone} of them) by short steps of their own"
+    return f"{head}: {len(timed)} of them timed at length, {turns}, the others {others}."
 
 
 def _label(candidate: Candidate) -> str:
@@ -85,7 +97,11 @@ def untried_sentence(answer: Recommendation) -> str:
     if answer.untried == 0:
         return f"The search ended because {because}." if because else ""
     count = format_many(answer.untried, "combination", at_least=answer.untried_is_bound)
-    return f"Not tried: {count} of the space, because {because}."
+    text = f"Not tried: {count} of the space, because {because}."
+    if EXPECTED_GAIN not in because and UNKNOWN_GAIN not in because:
+        return text
+    more = go_on(answer)
+    return f"{text} {more[0].upper()}{more[1:]}."
 
 
 def measured_too_little(answer: Recommendation) -> bool:

@@ -198,9 +198,10 @@ def baseline_itself(answer: Recommendation, goal: Goal) -> str:
         known = f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
         return f"{text}, but {known} beside it: too few to know whether one helps; {go_on(answer)}."
     if fastest == answer.winner and _unconfirmed(answer, goal):
+        more = f", or {go_on(answer)} when the machine is idle" if answer.untried else ""
         return (
             f"{text}: what led during the search showed no gain beyond the noise when it was confirmed. Keep what you "
-            "have; to continue the search, run the same command when the machine is idle."
+            f"have{more}."
         )
     if fastest == answer.winner:
         return f"{text}, and nothing measured was faster: {advice}."

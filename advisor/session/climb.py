@@ -91,11 +91,11 @@ class SizeSearch:
 
     def _plain_baseline(self, own: int) -> None:
         begin = self._budget.elapsed_seconds
-        baseline = self._sized.evaluator(own).baseline()
-        if baseline is None:  # the workload states no batch of its own
-            self._measure_baseline(self._sized.plainest, own)
-            return
+        evaluator = self._sized.evaluator(own)
+        baseline = evaluator.baseline()
+        assert baseline is not None, "a usual batch is taken where none is stated"
         self._sized.record(baseline, own)
+        evaluator.explain_baseline(baseline)
         self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
 
     def _climb(self, proposal: Proposal, floor: float) -> Climb:

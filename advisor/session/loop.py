@@ -102,7 +102,8 @@ class SearchLoop:
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
-                return f"the limit of {format_count(self._trial_budget, 'trial')} was reached"
+                limit = format_count(self._trial_budget, "trial")
+                return f"the limit of {limit} was reached{self._stopping.what_more()}"
             # Try the first policy however little time there is: no answer at all helps nobody.
             room = self._budget.may_start_trial
             if self._comparing is not None:
@@ -110,7 +111,7 @@ class SearchLoop:
             if self._ledger.candidates and not room:
                 return (
                     f"the time limit of {format_duration(self._budget.limit_seconds)} leaves no room for another trial"
-                    + (self._stopping.what_more())
+                    f"{self._stopping.what_more()}"
                 )
             reason = self._stopping.reason()
             if reason is not None and (self._comparing is None or self._combinations >= _FEWEST_COMPARED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.goal import GoalKind
+from advisor.report.sentences import EXPECTED_GAIN, UNKNOWN_GAIN
 from advisor.search.study.sampler import Proposer
 from advisor.text.units import format_percent
 
@@ -36,10 +37,10 @@ class StoppingRule:
         )
 
     def what_more(self) -> str:
-        """What combinations that no time is left for may gain, to append to why the search ended."""
+        """What combinations that no time or trial is left for may gain, to append to why the search ended."""
         left = self._proposer.gain_left()
         if left is None:
-            return ""
+            return f"; {UNKNOWN_GAIN}"
         if left.is_noise:
             return "; none of them is expected to be better by more than the noise"
-        return f"; the best of them is expected to be {format_percent(left.expected)} {self._better}"
+        return f"; {EXPECTED_GAIN} {format_percent(left.expected)} {self._better}"

@@ -136,6 +136,7 @@ class Tuning:
 
     def _answer(self, context: StudyContext, runner: Runner) -> Answer:
         trials = Trials(context, runner)
+        trials.recall_timings(self.folder)
         guard = Guard(context, trials)
         interrupted = exhausted = False
         try:

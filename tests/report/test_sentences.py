@@ -10,7 +10,7 @@ import pytest
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
 from advisor.methods.setting import MethodSetting
-from advisor.report.sentences import compared_sentence, measured_methods, measured_too_little
+from advisor.report.sentences import compared_sentence, measured_methods, measured_too_little, untried_sentence
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, lost, measured
 from tests.decide.test_leader import compared, timed
@@ -46,6 +46,37 @@ def test_where_all_that_were_compared_were_timed_there_are_no_others() -> None:
         "2 combinations of methods were compared, all of them timed at length in turn with the baseline or a faster "
         "combination."
     )
+
+
+def alone(expected: float, setting: MethodSetting) -> Candidate:
+    """Its steps did not alternate with anybody's."""
+    one = compared(expected, setting)
+    assert one.comparison is not None
+    return msgspec.structs.replace(one, comparison=msgspec.structs.replace(one.comparison, speedup=None))
+
+
+def test_combinations_whose_short_steps_took_no_turns_are_not_said_to_have() -> None:
+    timed_ones = [baseline(100), timed(140, 130, BF16)]
+    some = compared_sentence(decide([*timed_ones, compared(120, CHECKPOINT), alone(90, ADAM)]))
+    assert some.endswith("the others by short steps in turn, or (1 of them) by short steps of their own.")
+    assert compared_sentence(decide([*timed_ones, alone(90, ADAM)])).endswith("the others by short steps of their own.")
+
+
+@pytest.mark.parametrize(
+    ("because", "end"),
+    [
+        ("the time limit of 3m30s leaves no room for another trial; the best of them is expected to be 20% faster",
+         "20% faster. Run the same command with a longer --time-limit to continue."),
+        ("the limit of 6 trials was reached; too little was measured to tell what they may bring",
+         "may bring. Run the same command with more --trials to continue."),
+        ("the limit of 6 trials was reached; none of them is expected to be better by more than the noise",
+         "more than the noise."),
+    ],
+    ids=["more to gain", "unknown", "nothing more"],
+)  # fmt: skip
+def test_where_more_time_may_bring_more_the_answer_says_how_to_go_on(because: str, end: str) -> None:
+    answer = msgspec.structs.replace(decide([baseline(100)]), stopped_because=because)
+    assert untried_sentence(answer).endswith(end)
 
 
 def test_where_nothing_was_compared_nothing_is_said() -> None:

@@ -9,6 +9,7 @@ import pytest
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.promise import promised
 from advisor.errors import NothingFitsError, NothingMeasuredError
+from advisor.goal import Goal
 from advisor.hardware.contention import Load
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.in_turn import Speedup
@@ -51,11 +52,13 @@ class FakeTrials:
         *,
         rates: dict[str, float] | None = None,
         speedups: dict[str, Speedup] | None = None,
+        baseline: float = 99.0,
     ) -> None:
         self.outcomes = outcomes
         self.rate = rate
         self.rates = rates or {}
         self.speedups = speedups or {}
+        self.baseline = baseline
         self.confirmed: list[str] = []
         self.baselines = 0
         self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
@@ -79,7 +82,7 @@ class FakeTrials:
     def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
         assert repeat > 0, "the baseline is measured again, not read back"
         self.baselines += 1
-        figures: Measurement = measurement(99.0)
+        figures: Measurement = measurement(self.baseline)
         return TimeResult(key="time", outcome=Outcome.OK, measurement=figures)
 
 
@@ -114,10 +117,12 @@ def conclude(
     *,
     repeat: bool = False,
     stored: list[Candidate] | None = None,
+    aim: Goal | None = None,
 ) -> Any:
     ledger = InMemory(candidates)
-    context = study(seconds=seconds, ledger=ledger)
-    recommendation, interrupted = confirm(context, conclusion(folder), trials, UNGUARDED, repeat=repeat)
+    context = study(aim or goal(), seconds=seconds, ledger=ledger)
+    of_goal = msgspec.structs.replace(conclusion(folder), goal=context.goal)
+    recommendation, interrupted = confirm(context, of_goal, trials, UNGUARDED, repeat=repeat)
     assert not interrupted
     candidates[:] = ledger.candidates
     if stored is not None:
@@ -448,6 +453,28 @@ def test_a_machine_that_became_faster_for_both_breaks_no_promise(tmp_path: Path)
     assert trials.repeats == [0]
 
 
+@pytest.mark.parametrize(
+    ("gpu_count", "rate", "wins"), [(1, 41.0, True), (1, 39.0, False), (4, 41.0, True), (4, 39.0, False)]
+)
+def test_the_cheapest_gives_way_if_it_is_neither_faster_nor_cheaper_than_the_baseline_after_it(
+    gpu_count: int, rate: float, wins: bool, tmp_path: Path
+) -> None:
+    baseline_of_cost = timed(1.0, role=Role.BASELINE)
+    found = timed(0.2, use("precision", dtype="bf16"), gpu_count=gpu_count)
+    trials = FakeTrials({}, rates={found.policy.label: rate, baseline_of_cost.policy.label: 40.0}, baseline=40.0)
+    recommendation = conclude(tmp_path, [baseline_of_cost, found], trials, aim=cheapest())
+    assert (recommendation.winner.policy == found.policy) == wins
+
+
+def test_the_cheapest_on_fewer_devices_may_be_slower_than_the_baseline(tmp_path: Path) -> None:
+    baseline_of_cost = timed(1.0, gpu_count=4, role=Role.BASELINE)
+    found = timed(1.5, use("precision", dtype="bf16"))
+    for rate, wins in ((11.0, True), (9.0, False)):
+        trials = FakeTrials({}, rates={found.policy.label: rate, baseline_of_cost.policy.label: 40.0}, baseline=40.0)
+        recommendation = conclude(tmp_path, [baseline_of_cost, found], trials, aim=cheapest())
+        assert (recommendation.winner.policy == found.policy) == wins
+
+
 BESIDE_OTHERS = Speedup(value=300.0, low=290.0, high=310.0, rounds=8)
 BUSY = Load(1.0, 2, names=("cc1plus 98%",))
 
@@ -498,6 +525,6 @@ def test_beside_other_processes_a_promise_is_what_is_left_when_they_slow_the_bas
     assert found.confirmation.promise.value == 300.0
     assert found.confirmation.promise.low == pytest.approx(low)
     assert [one.label for one in trials.beside] == compared
-    said = "A baseline with intraop_threads(count=1) gets around that, and over it the speedup is" in " ".join(found.why)
+    said = "with intraop_threads(count=1) gets around that, and over it the speedup is" in " ".join(found.why)
     assert said == (outcome is Outcome.OK and bool(compared))
     assert ("at least" in found.why[0]) == (low < 2)

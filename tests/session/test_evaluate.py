@@ -351,14 +351,18 @@ def test_one_sample_that_does_not_fit_is_told_of_the_baseline_too() -> None:
     assert (lost.role, lost.outcome, lost.policy.micro_batch) == (Role.BASELINE, Outcome.SCREENED, 1)
 
 
-@pytest.mark.parametrize(
-    "aim",
-    [limited(1100, kind=GoalKind.CHEAPEST), limited(1100, kind=GoalKind.BIGGER)],
-    ids=["cheapest", "bigger"],
-)
-def test_no_usual_batch_is_taken_where_the_goal_looks_for_the_largest(aim: Goal) -> None:
+def test_no_usual_batch_is_taken_where_costs_are_compared() -> None:
     facts = msgspec.structs.replace(FACTS, default_batch=None)
-    assert evaluator(FakeTrials(), aim, facts=facts).baseline() is None
+    assert evaluator(FakeTrials(), limited(1100, kind=GoalKind.CHEAPEST), facts=facts).baseline() is None
+
+
+def test_a_usual_batch_is_taken_for_the_baseline_of_a_larger_model_too() -> None:
+    facts = msgspec.structs.replace(FACTS, default_batch=None)
+    larger = evaluator(FakeTrials(), limited(1100, kind=GoalKind.BIGGER), facts=facts)
+    baseline = larger.baseline()
+    assert baseline is not None
+    larger.explain_baseline(baseline)
+    assert f"{baseline.policy.micro_batch} samples a step, a usual batch" in larger.notes[0]
 
 
 def test_on_several_devices_each_has_its_share_of_batch_and_memory() -> None:

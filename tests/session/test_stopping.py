@@ -68,5 +68,5 @@ def test_where_the_rest_is_noise_that_is_said_instead_of_a_figure() -> None:
     assert what_more(NOISE) == "; none of them is expected to be better by more than the noise"
 
 
-def test_where_nothing_is_known_of_the_rest_nothing_is_said() -> None:
-    assert what_more(None) == ""
+def test_where_too_little_was_measured_to_tell_that_is_said() -> None:
+    assert what_more(None) == "; too little was measured to tell what they may bring"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.session.trials.trials import Trials
+from advisor.text.records import encode_record
+from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import Pace, Rung
 from advisor.trial.spec import SizeTrial, TimeTrial, Trial, TrialSpec
@@ -163,3 +166,18 @@ def test_ranks_on_two_cpu_machines_share_the_memory_of_their_own_machine_alone()
     made.time(Policy(methods=on_both.settings, micro_batch=2, gpu_count=4), outpaced_below=None)
     limits = {type(spec): spec.memory_limit_bytes for spec in machine.specs if spec.policy.gpu_count == 4}
     assert limits == {SizeTrial: 2 * GIB, TimeTrial: GIB // 2}
+
+
+def test_a_study_that_goes_on_reserves_the_time_that_timing_took_before(tmp_path: Path) -> None:
+    machine, folder = Machine(), StudyFolder(tmp_path)
+    timed(trials(machine), FUSED)
+    spec = next(one for one in machine.specs if isinstance(one, TimeTrial))
+    trial = folder.trial(spec.key)
+    trial.path.mkdir(parents=True)
+    trial.spec.write_bytes(encode_record(spec))
+    trial.write_result(msgspec.structs.replace(machine.run(spec), wall_seconds=7.0))
+    earlier = msgspec.structs.replace(measured(300, *FUSED.settings), trial_key=spec.key)
+    elsewhere = msgspec.structs.replace(measured(200), trial_key="of a lost folder")
+    context = study(goal(), candidates=[earlier, elsewhere])
+    Trials(context, machine).recall_timings(folder)  # type: ignore[arg-type]
+    assert context.budget.durations.timing_seconds == 7.0

@@ -11,7 +11,7 @@ from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.repeat import MOST_REPEATED
 from advisor.errors import NothingMeasuredError, TrialError
-from advisor.goal import Goal, GoalKind
+from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.policy.policy import Policy
 from advisor.report.why import explained
@@ -150,7 +150,7 @@ class _Confirming:
         """Record why the winner may not win after its confirmation; ``None`` if it may."""
         if found is not None:
             return self._mark(winner, confirmed=found)
-        reason = _slower_than_baseline(confirmation, self.context.goal)
+        reason = _no_better_than_baseline(winner, confirmation, self.context)
         if reason is not None:
             self._mark(winner, not_confirmed=reason)
         return reason
@@ -186,10 +186,18 @@ class _Confirming:
         self.context.ledger.replace(failed)
 
 
-def _slower_than_baseline(confirmation: Confirmation, goal: Goal) -> str | None:
-    """Without alternating steps: the reason that the baseline, measured right after the winner, was no slower."""
-    again, baseline = confirmation.measurement, confirmation.baseline_samples_per_second
-    if goal.kind is not GoalKind.FASTER or again is None or baseline is None or again.samples_per_second > baseline:
+def _no_better_than_baseline(winner: Candidate, confirmation: Confirmation, context: StudyContext) -> str | None:
+    """Without alternating steps: the reason that the baseline, measured right after the winner, was no worse.
+
+    ``cheapest`` divides the same samples among devices of one price: a winner must be faster, or use fewer of them and
+    be faster per device.
+    """
+    again, baseline, goal = confirmation.measurement, confirmation.baseline_samples_per_second, context.goal
+    if goal.kind is GoalKind.BIGGER or again is None or baseline is None or context.ledger.baseline is None:
+        return None
+    per_device = context.ledger.baseline.policy.gpu_count / winner.policy.gpu_count
+    cheaper = goal.kind is GoalKind.CHEAPEST and again.samples_per_second * per_device > baseline
+    if again.samples_per_second > baseline or cheaper:
         return None
     return (
         f"run again in a fresh process, its wrapper trained {format_rate(again.samples_per_second)} samples/s, and the "

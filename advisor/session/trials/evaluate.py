@@ -91,7 +91,7 @@ class Evaluator:
         """
         own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._goal.gpu_counts[0]
         mesh = DATA_ONLY if self._plainest is None else self._plainest.mesh
-        if own is None and (self._goal.kind is GoalKind.FASTER or self._own is not None):
+        if own is None and (self._goal.kind is not GoalKind.CHEAPEST or self._own is not None):
             own = usual_batch(self._facts)
         most = self._trials.most_samples
         if own is not None and most is not None and own > most:
@@ -138,7 +138,7 @@ class Evaluator:
     def explain_baseline(self, baseline: Candidate) -> None:
         """Note where the baseline's batch comes from, unless the user stated it."""
         stated = self._facts.default_batch or self._goal.global_batch or (self._own and self._own.states_batch)
-        if stated or baseline.measurement is None or self._goal.kind is not GoalKind.FASTER:
+        if stated or baseline.measurement is None or self._goal.kind is GoalKind.CHEAPEST:
             return
         samples = format_count(baseline.policy.micro_batch, "sample")
         self.notes.append(
