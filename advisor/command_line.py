@@ -195,7 +195,9 @@ class Parser(argparse.ArgumentParser):
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
-        options = self.parse_args(list(self._with_values(arguments)))
+        options, unknown = self.parse_known_args(list(self._with_values(arguments)))
+        if unknown:
+            self.error(self._wrong_value(arguments, unknown) or f"unrecognized arguments: {' '.join(unknown)}")
         for name, value in vars(options).items():
             if isinstance(value, list) and name not in self._several:
                 self.error(f"argument {name}: expected one argument")
@@ -203,10 +205,27 @@ class Parser(argparse.ArgumentParser):
 
     def _with_values(self, arguments: Sequence[str]) -> Iterator[str]:
         """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
-        bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
         for argument, following in itertools.pairwise([*arguments, ""]):
             value = re.match(r"[\d.]", following) is not None and not os.path.exists(following)
-            yield argument if value or argument not in bare else f"{argument}={bare[argument]}"
+            yield argument if value or argument not in self._bare else f"{argument}={self._bare[argument]}"
+
+    @property
+    def _bare(self) -> dict[str, str]:
+        """The flags that may stand without a value, and what they mean then."""
+        return {option.flag: option.bare for option in self.options if option.bare}
+
+    def _wrong_value(self, arguments: Sequence[str], unknown: Sequence[str]) -> str | None:
+        """What is wrong if a word too many is meant for such a flag: it follows one, and looks like no model."""
+        from advisor.errors import OptionError
+        from advisor.text.units import parse_duration
+
+        for flag, word in itertools.pairwise(arguments if any(one[:1] != "-" for one in unknown) else ()):
+            if flag in self._bare and re.match(r"[^-.:/]+$", word) and not os.path.exists(word):
+                try:
+                    parse_duration(word, option=flag)
+                except OptionError as error:
+                    return str(error)
+        return None
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""
