@@ -176,7 +176,7 @@ class Tried:
             answer.recommendation.baseline,
             goal=answer.goal,
             workload=answer.workload,
-            device=answer.hardware.name,
+            device=answer.hardware.title,
             versions=answer.versions,
             date=answer.date,
             options=answer.facts.workload_options,

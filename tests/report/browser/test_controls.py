@@ -62,9 +62,14 @@ def test_each_policy_has_its_wrapper_its_command_and_its_reason(faster: Chrome) 
         text = faster.text(f"#policy-{policy['id']}")
         assert policy.get("reason", "") in text
         assert policy.get("command", "") in text
-        assert policy.get("verify_command", "") in text
         assert text_of(study, policy.get("wrapper", [])) in text
-    assert any(one.get("wrapper") and one.get("command") and one.get("verify_command") for one in study["policies"])
+    assert any(one.get("wrapper") and one.get("command") for one in study["policies"])
+
+
+def test_a_policy_that_can_be_measured_by_itself_has_the_command_for_it(faster: Chrome) -> None:
+    command = "printf %s '{schema: 1}' | momadvise verify /dev/stdin model.py"
+    text = faster.js(f"return policyDetail({{notes: [], verify_command: {json.dumps(command)}}}).textContent")
+    assert f"Exactly this policy, measured beside the baselineCopy{command}" in text
 
 
 def test_a_latency_picks_the_cheapest_within_it(cheapest: Chrome) -> None:

@@ -22,7 +22,7 @@ from tests.decide.examples import goal
 from tests.decide.test_largest import HALF
 from tests.report import test_growth
 from tests.report.cost_scenario import cost_goal, cost_recommendation
-from tests.report.scenario import BF16, REFUSED, recommendation
+from tests.report.scenario import BF16, CPU, REFUSED, recommendation
 
 from .folders import TIMELINE, faster_study, guarded, many, write_study
 
@@ -68,6 +68,19 @@ def test_a_measurement_has_its_spread_and_a_prediction_is_never_called_measured(
     screened = named(page, outcome="screened")
     assert screened.peak_bytes is None
     assert screened.predicted_peak_bytes.source is Source.PREDICTED
+
+
+def test_on_a_simulated_device_nothing_is_called_measured_and_a_prediction_stays_one(
+    page: PageStudy, tmp_path: Path
+) -> None:
+    folder = faster_study(tmp_path, hardware=msgspec.structs.replace(CPU, simulated=True))
+    there = study_part(read_finished(folder), "s0")
+    assert (there.title, there.device.name) == ("gpt2 on a CPU (simulated)", "a CPU (simulated)")
+    was, now = (re.findall(r'"source":"(\w+)"', msgspec.json.encode(one).decode()) for one in (page, there))
+    assert {"measured", "profiled", "predicted"} == set(was)
+    assert set(now) == {"predicted", "simulated"}
+    assert now.count("predicted") == was.count("predicted")
+    assert {one.source for one in there.comparisons} == {Source.SIMULATED}
 
 
 def test_the_wrapper_of_every_policy_can_be_read_and_they_share_their_lines(page: PageStudy) -> None:
