@@ -35,10 +35,11 @@ turn with the unmodified file, each in its own process. Every comparison starts 
 timing code runs in them. A ratio is the median over rounds of the ratio of samples per second, with its 95 %
 confidence interval in parentheses (with fewer than {least} rounds, marked †: the smallest and the largest ratio).
 *Promise* is what the answer says of its winner relative to the baseline; of one whose ends are more than four times
-apart it says the lower one. *Measured* is the same ratio as measured here. *Best of the set* is the setting with the largest ratio, including the unmodified file. The advice is compared
-with it in turn; where the intervals overlap so that two settings may be the best, it is compared with both, and the
-less favourable result is shown. *Combinations* counts methods and devices regardless of batch size; *policies* counts
-every batch size. Absolute times hold for this machine on that day."""
+apart it says the lower one. *Measured* is the same ratio as measured here. *Best of the set* is the setting with the
+largest ratio, including the unmodified file. The advice is compared with it in turn; where the intervals overlap so
+that two settings may be the best, it is compared with both, and the less favourable result is shown. *Combinations*
+counts methods and devices regardless of batch size; *policies* counts every batch size. Absolute times hold for this
+machine on that day."""
 
 _KINDS = {
     ("full", False): "",

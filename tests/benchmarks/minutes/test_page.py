@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.json_lines import append
 from benchmarks.minutes.page import lines_with_pages, page, write_page
-from benchmarks.minutes.rows import read_runs
+from benchmarks.minutes.rows import read, read_runs
 
 from .examples import beside, row
 
@@ -72,12 +72,17 @@ def test_narrow_intervals_are_counted() -> None:
 def test_busy_rows_and_smoke_rows_have_sections_of_their_own() -> None:
     text = page([row(busy=True), row(size="smoke"), row()])
     headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## a CPU, size full", "## a CPU, size full, one core busy", "## a CPU, size smoke"]
+    assert headings == [
+        "## a CPU, size full",
+        "## a CPU, size full, one core busy",
+        "## a CPU, size smoke",
+        "## All promises",
+    ]
 
 
 def test_a_later_row_replaces_an_earlier_one_and_a_truncated_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "minutes-cpu.jsonl"
-    assert read(path) == []
+    assert read(path) == read_runs(path) == []
     append(path, row())
     with path.open("ab") as file:
         file.write(b'{"workload":"un')
