@@ -33,9 +33,15 @@ _NUMBER_ALONE = frozenset({"MAX_GRAD_NORM"})
 
 _VALUES = (
     ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp,
-    ast.operator, ast.unaryop, ast.expr_context,
+    ast.keyword, ast.operator, ast.unaryop, ast.expr_context,
 )  # fmt: skip
 """The parts of an expression that does nothing besides having a value."""
+
+_HARMLESS_CALLS = frozenset({
+    "ParamSpec", "Path", "PurePath", "TypeVar", "bool", "device", "dict", "float", "frozenset", "getLogger", "int",
+    "list", "namedtuple", "range", "set", "str", "tuple",
+})  # fmt: skip
+"""Names of functions and classes that do nothing besides returning a value, whatever module they are called from."""
 
 _IMPORTED_ANYWAY = frozenset({"torch", "numpy"})
 """Packages that every workload imports, itself or through torch; so importing one does nothing more."""
@@ -222,13 +228,21 @@ def _only_defined(node: ast.stmt, classes: set[str], bound_once: Collection[str]
     """
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
         return "" if node.name.startswith("__") else node.name
-    if isinstance(node, ast.Assign) and all(isinstance(part, _VALUES) for part in ast.walk(node.value)):
+    if isinstance(node, ast.Assign) and all(map(_only_has_a_value, ast.walk(node.value))):
         names = _assigned(node) if len(node.targets) == 1 else frozenset[str]()
         return next((name for name in names if name in bound_once), "")
     if isinstance(node, ast.ClassDef) and not node.decorator_list and not node.keywords:
         bases = {name for base in node.bases for name in _names_in(base)}
         return "" if bases & classes else node.name
     return ""
+
+
+def _only_has_a_value(part: ast.AST) -> bool:
+    """Whether this part of an expression does nothing besides having a value."""
+    if isinstance(part, ast.Call):
+        called = part.func
+        return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in _HARMLESS_CALLS
+    return isinstance(part, _VALUES)
 
 
 def _assigned(node: ast.stmt) -> frozenset[str]:

@@ -127,6 +127,8 @@ def build_model():
         ("WIDTH = 4", "WIDTH: int = 4", False),
         ("WIDTH = 4", "WIDTH = 4\nDEPTH: int", False),
         ("WIDTH = 4", "WIDTH = 4\nDEPTH = count()", True),
+        ("WIDTH = 4", "WIDTH = 4\nlog = logging.getLogger(__name__)\nX = TypeVar('X', bound=Net)", False),
+        ("WIDTH = 4", "WIDTH = 4\nlog = logging.getLogger(setup())", True),
         ("WIDTH = 4\n", "WIDTH = 4\nif x: WIDTH = 5\n", True),
         ("WIDTH = 4\nBATCH_SIZE = 8", "BATCH_SIZE = 8\nWIDTH = 4", False),
         ("BATCH_SIZE = 8", "BATCH_SIZE = 16", True),
