@@ -43,6 +43,9 @@ _HARMLESS_CALLS = frozenset({
 })  # fmt: skip
 """Names of functions and classes that do nothing besides returning a value, whatever module they are called from."""
 
+_NEVER = ("__name__ == '__main__'", "'__main__' == __name__", "TYPE_CHECKING", "typing.TYPE_CHECKING")
+"""Conditions that do not hold in a worker."""
+
 _IMPORTED_ANYWAY = frozenset({"torch", "numpy"})
 """Packages that every workload imports, itself or through torch; so importing one does nothing more."""
 
@@ -212,12 +215,10 @@ def _bound_by(node: ast.stmt) -> set[str]:
 
 
 def _does_nothing(node: ast.stmt) -> bool:
-    """A bare text, or what runs only in the main program, which no worker is."""
+    """A bare text, what runs only in the main program, which no worker is, or what only a type checker sees."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
-    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
-        return False
-    return ast.unparse(node.test) in ("__name__ == '__main__'", "'__main__' == __name__")
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in _NEVER
 
 
 def _only_defined(node: ast.stmt, classes: set[str], bound_once: Collection[str]) -> str:

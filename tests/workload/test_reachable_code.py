@@ -114,6 +114,8 @@ def build_model():
     [
         ("import os\n", "", False),
         ("import os\n", "import numpy as np\n", False),
+        ("import os\n", "if TYPE_CHECKING:\n    import apex\n", False),
+        ("import os\n", "if CHECKING:\n    import apex\n", True),
         ("import os\n", "from __future__ import annotations\n", False),
         ("from torch import nn, optim", "import math\nfrom torch import nn", False),
         ("from torch import nn, optim", "from torch import optim\nfrom torch import nn", False),
