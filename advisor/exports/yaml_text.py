@@ -14,7 +14,7 @@ import yaml
 from advisor.exports.patching import Change
 from advisor.exports.reading import MISSING
 
-__all__ = ["changed_yaml", "repeated_key"]
+__all__ = ["changed_yaml", "line_of", "repeated_key"]
 
 _WIDE = 2**16
 """No line is broken."""
@@ -49,6 +49,21 @@ def repeated_key(text: str) -> str:
         elif isinstance(node, yaml.SequenceNode):
             waiting += node.value
     return ""
+
+
+def line_of(text: str, key: str) -> int:
+    """The line of a dotted key, from 1; 0 if that is not known. JSON is read too, where it is indented by spaces."""
+    try:
+        node: Any = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError:
+        return 0
+    line = 0
+    for name in key.split("."):
+        entry = _entry(node, name)
+        if entry is None:
+            return 0
+        line, node = entry[0].start_mark.line + 1, entry[1]
+    return line
 
 
 def _with(text: str, names: list[str], value: Any) -> str:
