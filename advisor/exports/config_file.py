@@ -19,7 +19,7 @@ from advisor.exports.installed_keys import Strange, installed_keys, other_keys
 from advisor.exports.patching import Change, changes_for, misspelled
 from advisor.exports.reading import MISSING, each_once, is_same
 from advisor.exports.rules import Format, Status, Target
-from advisor.exports.yaml_text import changed_yaml, line_of, repeated_key
+from advisor.exports.yaml_text import changed_yaml, has_shared_values, line_of, repeated_key
 from advisor.files import write_whole
 from advisor.text.printable import printable, quoted, shown
 from advisor.text.yaml_file import read_yaml
@@ -171,6 +171,9 @@ def _changed_yaml(path: Path, text: str, export: Export, changes: list[Change]) 
         raise OptionError(
             f"{_WHAT} must have a value of its own for each key that is changed, but {shown(path)} shares some (with & "
             "and *). Write them out, and export again."
+            if has_shared_values(text)
+            else f"{_WHAT} must have keys that can be changed one by one, but that failed with {shown(path)}. Write "
+            "each key on a line of its own, without { and }, and export again."
         )
     return _header(export) + changed
 
