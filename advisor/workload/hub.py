@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from advisor.errors import WorkloadError
 from advisor.text.printable import printable, quoted
@@ -46,16 +47,9 @@ def hub_config(repository: str) -> Path:
 
     named, (name, _, revision) = quoted(f"hf:{repository}"), repository.partition("@")
     unreachable = _why_unreachable(name, revision)
+    where: dict[str, Any] = {"revision": revision or None, "local_files_only": bool(unreachable)}
     try:
-        return Path(
-            hf_hub_download(
-                name,
-                _CONFIG,
-                revision=revision or None,
-                etag_timeout=_ANSWER_SECONDS,
-                local_files_only=bool(unreachable),
-            )
-        )
+        return Path(hf_hub_download(name, _CONFIG, etag_timeout=_ANSWER_SECONDS, **where))
     except LocalEntryNotFoundError as error:
         raise WorkloadError(
             f"{named} must be in the Hugging Face cache or on a hub that can be reached, but it is neither "
