@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from advisor.integrations import support
 from advisor.integrations.lightning import PolicyStrategy
 from advisor.integrations.silent_log import silent_log
 from advisor.methods.base import Method
-from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import settings_of
 from advisor.methods.setting import MethodSetting
 from tests.contract.expected import expected
@@ -127,23 +128,22 @@ def assert_same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor])
         assert torch.equal(found[name], value), name
 
 
-def first_setting(method: Method) -> tuple[str, MethodSetting] | None:
-    """A setting of the method that works on a CPU, and a model that it works on."""
+def working(method: Method) -> list[tuple[str, MethodSetting]]:
+    """The settings of the method that work on a CPU, each with a model that it works on."""
+    found = []
     for setting in settings_of(method):
-        for model in ("gpt2", "convnet"):
-            if model not in expected(setting).refused:
-                return model, setting
-    return None
+        models = (model for model in ("gpt2", "convnet") if model not in expected(setting).refused)
+        found += [(model, setting) for model in itertools.islice(models, 1)]
+    return found
 
 
-WORKING = {method.name: found for method in ON_ONE_DEVICE if (found := first_setting(method)) is not None}
+WORKING = [found for method in ON_ONE_DEVICE for found in working(method)]
 
 
-@pytest.mark.parametrize("name", WORKING)
-def test_each_method_trains_as_its_wrapper_does(name: str) -> None:
+@pytest.mark.parametrize(("model", "setting"), WORKING, ids=[setting.label for _, setting in WORKING])
+def test_each_method_trains_as_its_wrapper_does(model: str, setting: MethodSetting) -> None:
+    name, method = setting.name, get_method(setting.name)
     assert support.outcomes()[name, support.LIGHTNING.name] == ""
-    model, setting = WORKING[name]
-    method = next(method for method in CATALOGUE if method.name == name)
     layers = layers_for((setting,))
     samples = tokens(8) if model == "gpt2" else pictures(8)
 

@@ -31,10 +31,7 @@ from tests.methods.tiny import uncompiled_optimizers
 
 LOOPS = {support.HF.name: by_trainer, support.ACCELERATE.name: by_loop}
 SETTINGS = [
-    setting
-    for method in CATALOGUE
-    if method.axis is None and not method.builds_on
-    for setting in settings_of(method)
+    setting for method in CATALOGUE if method.axis is None and not method.builds_on for setting in settings_of(method)
 ]
 
 NOT_HERE = {
