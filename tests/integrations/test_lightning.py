@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 import advisor
@@ -361,6 +361,7 @@ IN_BACKWARD = policy_of(advisor.use("optimizer_in_backward"), micro_batch=4, acc
         (Language, policy_of(), {"accumulate_grad_batches": 3}, "must divide the policy's 4 samples"),
         (Language, IN_BACKWARD, {"gradient_clip_val": 1.0}, "gradient clipping"),
         (Language, IN_BACKWARD, {"accumulate_grad_batches": 2}, "whole gradient in one backward pass"),
+        (Language, policy_of(), {"callbacks": [GradientAccumulationScheduler({1: 2})]}, "must stay what it is"),
         (ByHand, policy_of(), {}, "automatic_optimization=False"),
         (TwoOptimizers, policy_of(), {}, "2"),
         (WithoutLoss, policy_of(), {}, "it returned None"),
