@@ -6,6 +6,7 @@ import argparse
 import itertools
 import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,9 @@ __all__ = [
 EXIT_USER_ERROR = 2
 
 _LEFT_COLUMN = 25
-_WIDTH = 80
+_WIDTH, _NARROWEST = 80, 40
+_LEAST_COLUMN = 20
+_USAGE_COLUMN = len("usage: ")
 _LONGEST_LINE = 500
 
 _TUNE = """\
@@ -185,12 +188,16 @@ class Parser(argparse.ArgumentParser):
         return (*self._unlisted, *options_of(*self._sections))
 
     def format_help(self) -> str:
-        """Its help."""
-        return self._help_text.format(sections="\n".join(line for one in self._sections for line in _lines(one)))
+        """Its help, laid out for the terminal."""
+        width = max(_NARROWEST, min(_WIDTH, shutil.get_terminal_size().columns))
+        sections = "\n".join(line for one in self._sections for line in _lines(one, width))
+        return _narrowed(self._help_text, width).format(sections=sections)
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
-        options = self.parse_args(list(self._with_values(arguments)))
+        options, unknown = self.parse_known_args(list(self._with_values(arguments)))
+        if unknown:
+            self.error(self._wrong_value(arguments, unknown) or f"unrecognized arguments: {' '.join(unknown)}")
         for name, value in vars(options).items():
             if isinstance(value, list) and name not in self._several:
                 self.error(f"argument {name}: expected one argument")
@@ -198,10 +205,27 @@ class Parser(argparse.ArgumentParser):
 
     def _with_values(self, arguments: Sequence[str]) -> Iterator[str]:
         """The arguments with the value of each flag that may stand without one: argparse would take MODEL for it."""
-        bare = {option.flag: option.bare for option in options_of(*self._sections) if option.bare}
         for argument, following in itertools.pairwise([*arguments, ""]):
             value = re.match(r"[\d.]", following) is not None and not os.path.exists(following)
-            yield argument if value or argument not in bare else f"{argument}={bare[argument]}"
+            yield argument if value or argument not in self._bare else f"{argument}={self._bare[argument]}"
+
+    @property
+    def _bare(self) -> dict[str, str]:
+        """The flags that may stand without a value, and what they mean then."""
+        return {option.flag: option.bare for option in self.options if option.bare}
+
+    def _wrong_value(self, arguments: Sequence[str], unknown: Sequence[str]) -> str | None:
+        """What is wrong if a word too many is meant for such a flag: it follows one, and looks like no model."""
+        from advisor.errors import OptionError
+        from advisor.text.units import parse_duration
+
+        for flag, word in itertools.pairwise(arguments if any(one[:1] != "-" for one in unknown) else ()):
+            if flag in self._bare and re.match(r"[^-.:/]+$", word) and not os.path.exists(word):
+                try:
+                    parse_duration(word, option=flag)
+                except OptionError as error:
+                    return str(error)
+        return None
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""
@@ -245,12 +269,49 @@ def complain(message: str) -> None:
     print(f"momadvise: error: {printable(message)}", file=sys.stderr)
 
 
-def _lines(section: Section) -> list[str]:
-    lines = [section.title]
+def _lines(section: Section, width: int) -> list[str]:
+    """A section as it is shown: a row's meaning beside its flags, or below them where a narrow terminal has no room."""
+    lines = _wrapped(section.title, width, "  ")
+    column = _LEFT_COLUMN if width - _LEFT_COLUMN >= _LEAST_COLUMN else 6
     for row in section.rows:
-        flags = "  " + " ".join(option.flags for option in row.options)
-        first = f"{flags}  " if len(flags) >= _LEFT_COLUMN - 1 else flags.ljust(_LEFT_COLUMN)
-        lines += textwrap.wrap(
-            row.meaning or row.options[0].meaning, _WIDTH, initial_indent=first, subsequent_indent=" " * _LEFT_COLUMN
-        )
+        flags = "  " + " ".join(option.flags.replace(" ", _KEPT) for option in row.options)
+        meaning = row.meaning or row.options[0].meaning
+        first = f"{flags}  " if len(flags) >= column - 1 else flags.ljust(column)
+        if len(first) > column and len(first + meaning) > width < _WIDTH:
+            lines += _wrapped(flags, width, " " * 4)
+            first = " " * column
+        lines += _wrapped(first + meaning, width, " " * column)
     return lines
+
+
+_KEPT = "\xa0"
+"""In the place of a blank at which a line must not end."""
+
+
+def _narrowed(text: str, width: int) -> str:
+    """A text of 80 columns on fewer: paragraphs are filled again, and what a row says goes on below where it began."""
+    if width >= _WIDTH:
+        return text
+    lines: list[str] = []
+    for is_row, group in itertools.groupby(text.splitlines(), lambda line: bool(re.match(r" |usage:|\{|$", line))):
+        if is_row:
+            lines += (part for row in group for part in _narrowed_row(row, width) or [""])
+        else:
+            lines += _wrapped(" ".join(group), width, "")
+    return "\n".join(lines) + "\n"
+
+
+def _narrowed_row(row: str, width: int) -> list[str]:
+    """A row of the usage, or another that begins with blanks."""
+    gap = re.search(r"(?<=\S)  +", row)
+    indent = " " * (_USAGE_COLUMN + 4)
+    if gap is None:
+        return _wrapped(row, width, indent)
+    if width - gap.end() >= _LEAST_COLUMN:
+        return _wrapped(row, width, " " * gap.end())
+    return [*_wrapped(row[: gap.start()], width, indent), *_wrapped(indent + row[gap.end() :], width, indent)]
+
+
+def _wrapped(line: str, width: int, indent: str) -> list[str]:
+    wrapped = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [one.replace(_KEPT, " ") for one in wrapped]

@@ -27,6 +27,15 @@ __all__ = ["SHELLS", "VERBS", "completion", "script"]
 SHELLS = ("bash", "zsh", "fish")
 _FILES = ("path", "policy")
 
+_WHERE = """\
+For bash, in ~/.bashrc:
+  source <(momadvise completion bash)
+For zsh, after compinit in ~/.zshrc:
+  source <(momadvise completion zsh)
+For fish, in ~/.config/fish/config.fish:
+  momadvise completion fish | source
+"""
+
 
 class Verb(NamedTuple):
     """A command.
@@ -57,9 +66,7 @@ def completion(*arguments: str) -> int:
     if len(arguments) != 1 or arguments[0] not in SHELLS:
         usage = f"usage: momadvise completion {'|'.join(SHELLS)}"
         if arguments in (("-h",), ("--help",)):
-            print(f"{usage}\n\nFor bash, in ~/.bashrc: source <(momadvise completion bash)")
-            print("For zsh, after compinit in ~/.zshrc: source <(momadvise completion zsh)")
-            print("For fish: momadvise completion fish > ~/.config/fish/completions/momadvise.fish")
+            print(f"{usage}\n\n{_WHERE}", end="")
             return 0
         complain(usage)
         return EXIT_USER_ERROR

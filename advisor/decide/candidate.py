@@ -154,8 +154,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         noise: Relative difference from the search's measurement that noise explains.
         drift: The baseline's throughput right after the run relative to the search's, if it was measured again.
         other_samples_per_second: Throughput of a second run that was further from the search's, if there was one.
-        expected_speedup: The speedup over the baseline that the policy showed before, in turn with it: in the search,
-            or in an earlier confirmation if that was nearer.
+        expected_speedup: The speedup over the baseline that the policy showed before: in turn with it, in the search
+            or in an earlier confirmation if that was nearer; else between trials of their own.
         without_stalls: Where other processes slowed the baseline down: the speedup over one with those methods of
             the winner that get around this.
         around_stalls: These methods, in words.
@@ -184,7 +184,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         A machine that became slower or faster meanwhile, as the baseline shows, breaks no promise.
         """
         if self.speedup is not None and self.expected_speedup is None:
-            return True  # nothing else alternated with the baseline
+            return True  # as an earlier version stored it
         return self.found_share is not None and abs(self.found_share - 1) <= self.tolerated
 
     @property

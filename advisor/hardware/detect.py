@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -18,8 +19,10 @@ from advisor.hardware.profiles import match_profile
 from advisor.hardware.torch_build import architectures_of_torch, cuda_version_of_torch
 from advisor.text.printable import quoted
 
-__all__ = ["DeviceChoice", "choose_device", "detect_hardware", "list_devices"]
+__all__ = ["SIMULATED", "DeviceChoice", "choose_device", "detect_hardware", "list_devices"]
 
+SIMULATED = "MOMADVISE_SIMULATED_DEVICE"
+"""Set by what emulates CUDA devices in software, to anything but 0: what runs on them is not called measured."""
 
 _EVERY_BUILD = (7, 5), (10, 0)
 """Range of capabilities (the upper end excluded) for which every supported build of torch has kernels; for others, ask
@@ -41,7 +44,7 @@ def detect_hardware(
     Args:
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``None`` to take the first GPU that torch can use, else the CPU.
         nvml: The ``pynvml`` module, or something that behaves like it.
-        environment: The environment to read ``CUDA_VISIBLE_DEVICES`` from.
+        environment: The environment to read ``CUDA_VISIBLE_DEVICES`` and ``SIMULATED`` from.
 
     Raises:
         HardwareError: The device does not exist, or the installed torch cannot use it.
@@ -65,7 +68,7 @@ def detect_hardware(
         raise HardwareError(
             f"{device} needs a torch that can use it, but {obstacle.reason}. {obstacle.fix}, or use --device cpu."
         )
-    return _cuda(visible.gpus[index], visible)
+    return _cuda(visible.gpus[index], visible, environment)
 
 
 def choose_device(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> DeviceChoice:
@@ -86,7 +89,7 @@ def choose_device(*, nvml: Any = None, environment: Mapping[str, str] | None = N
 def list_devices(*, nvml: Any = None, environment: Mapping[str, str] | None = None) -> list[Hardware]:
     """Every visible GPU, then the CPU."""
     found = list_gpus(nvml, environment)
-    return [*(_cuda(gpu, found) for gpu in found.gpus), _cpu()]
+    return [*(_cuda(gpu, found, environment) for gpu in found.gpus), _cpu()]
 
 
 class _Obstacle(NamedTuple):
@@ -133,7 +136,7 @@ def _runs(compiled: str, capability: tuple[int, int]) -> bool:
     return made_for <= capability and (kind == "compute" or made_for[0] == capability[0])
 
 
-def _cuda(gpu: Gpu, found: GpuList) -> Hardware:
+def _cuda(gpu: Gpu, found: GpuList, environment: Mapping[str, str] | None) -> Hardware:
     return Hardware(
         kind=DeviceKind.CUDA,
         device=f"cuda:{gpu.index}",
@@ -145,6 +148,7 @@ def _cuda(gpu: Gpu, found: GpuList) -> Hardware:
         compute_capability=gpu.compute_capability,
         driver_version=gpu.driver_version,
         profile=match_profile(DeviceKind.CUDA, gpu.name),
+        simulated=(os.environ if environment is None else environment).get(SIMULATED, "0") not in ("", "0"),
         **host_fields(),
     )
 

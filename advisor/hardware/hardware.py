@@ -33,6 +33,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         multiprocessors: Of an absent CUDA device, from its profile; a present one is queried in a trial.
         driver_version: Of a CUDA device, else ``None``.
         profile: Name of the matching file in ``profiles/``, if any.
+        simulated: Whether software stands in for the device, so that no time says anything about a real one.
     """
 
     kind: DeviceKind
@@ -49,3 +50,9 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     multiprocessors: int | None = None
     driver_version: str | None = None
     profile: str | None = None
+    simulated: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name, and whether it is simulated."""
+        return f"{self.name} (simulated)" if self.simulated else self.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = [
     "Evidence",
     "PolicyFile",
     "load_policy_file",
+    "policy_line",
     "policy_source",
     "write_policy_file",
 ]
@@ -280,6 +282,17 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
         file: What it says.
         header: Comment lines for people (without the leading ``#``).
     """
+    comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
+    return comment + yaml.safe_dump(_document(file), sort_keys=False, allow_unicode=True, width=110)
+
+
+def policy_line(file: PolicyFile) -> str:
+    """The text of a policy file on one line, for a command that passes it on."""
+    line = yaml.safe_dump(_document(file), sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf)
+    return line.removesuffix("\n")
+
+
+def _document(file: PolicyFile) -> dict[str, Any]:
     document: dict[str, Any] = {"schema": SCHEMA, "policy": _written(file.policy)}
     if file.baseline is not None:
         document["baseline"] = _written(file.baseline)
@@ -291,8 +304,7 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
         document["evidence"] = msgspec.to_builtins(file.evidence)
     if file.fingerprints is not None:
         document["fingerprints"] = msgspec.to_builtins(file.fingerprints)
-    comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
-    return comment + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    return document
 
 
 def _written(policy: Policy) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _minor(version: str) -> str:
 
 def hardware_facts(hardware: Hardware) -> dict[str, str | int]:
     """What identifies a device."""
-    return {
+    facts: dict[str, str | int] = {
         "kind": hardware.kind.value,
         "name": hardware.name,
         "memory_bytes": hardware.memory_bytes,
@@ -88,6 +88,7 @@ def hardware_facts(hardware: Hardware) -> dict[str, str | int]:
         "driver": hardware.driver_version or "",
         "compute_capability": ".".join(map(str, hardware.compute_capability or ())),
     }
+    return {**facts, "simulated": 1} if hardware.simulated else facts
 
 
 def hardware_differences(then: dict[str, str | int], now: dict[str, str | int]) -> list[Difference]:
@@ -96,6 +97,10 @@ def hardware_differences(then: dict[str, str | int], now: dict[str, str | int]) 
     for subject, key in (("device", "name"), ("device", "kind"), ("compute capability", "compute_capability")):
         if key in then and then[key] != now[key] and not any(one.subject == subject for one in found):
             found.append(Difference(subject=subject, was=str(then[key]), now=str(now[key])))
+    simulated = [facts.get("simulated", 0) for facts in (then, now)]
+    if simulated[0] != simulated[1]:
+        was_real, is_real = ("a simulated one" if one else "a real one" for one in simulated)
+        found.append(Difference(subject="device", was=was_real, now=is_real))
     was, here = then.get("memory_bytes"), now["memory_bytes"]
     if isinstance(was, int) and isinstance(here, int) and abs(here - was) > _SAME_MEMORY * was:
         found.append(Difference(subject="memory", was=format_bytes(was), now=format_bytes(here)))

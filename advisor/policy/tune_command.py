@@ -1,11 +1,15 @@
-"""The command that tunes again, with what was asked for then."""
+"""The commands that tune again, or measure one policy, with what was asked for then."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Collection
+
 from advisor.goal import Preference
+from advisor.policy.file import PolicyFile, policy_line
 from advisor.policy.fingerprints import Asked
 
-__all__ = ["tune_command"]
+__all__ = ["tune_command", "verify_command"]
 
 _AGAIN = (
     ("gpus", "--gpus"),
@@ -15,6 +19,7 @@ _AGAIN = (
     ("tokens", "--tokens"),
     ("image_size", "--image-size"),
 )
+_OF_ONE_POLICY = ("memory_limit_bytes", "tokens", "image_size")
 _PICK = (
     ("max_latency_seconds", "--max-latency", "s"),
     ("max_cost_usd", "--max-cost", ""),
@@ -33,13 +38,31 @@ def tune_command(model: str, goal: str, asked: Asked, preference: Preference | N
         preference: Which point of the frontier to pick.
     """
     parts = ["momadvise", "--goal", goal, model or "MODEL"]
-    for name, flag in _AGAIN:
-        if (value := asked.get(name)) is not None and value != "1":
-            parts += [flag, _exactly(value) if name == "memory_limit_bytes" else str(value)]
+    parts += _asked_again(asked, [name for name, _ in _AGAIN])
     for name, flag, unit in _PICK:
         if (value := getattr(preference, name, None)) is not None:
             parts += [flag, f"{value}{unit}"]
     return tuple(parts)
+
+
+def verify_command(model: str, file: PolicyFile, asked: Asked) -> str:
+    """A line for any shell that measures exactly one policy, with no file that has to be saved first.
+
+    Args:
+        model: As it was typed.
+        file: The policy, and what it is compared with.
+        asked: What was asked for.
+    """
+    verify = ("momadvise", "verify", "/dev/stdin", model, *_asked_again(asked, _OF_ONE_POLICY))
+    return f"printf %s {shlex.quote(policy_line(file))} | {shlex.join(verify)}"
+
+
+def _asked_again(asked: Asked, names: Collection[str]) -> list[str]:
+    arguments = []
+    for name, flag in _AGAIN:
+        if name in names and (value := asked.get(name)) is not None and value != "1":
+            arguments += [flag, _exactly(value) if name == "memory_limit_bytes" else str(value)]
+    return arguments
 
 
 def _exactly(count: str | int | float) -> str:

@@ -40,7 +40,7 @@ def methods_view(catalogue: Sequence[Method], hardware: Hardware) -> RenderableT
     """The catalogue: what each method is for, and whether it applies here."""
     width = max(len(method.name) for method in catalogue) + 2
     parts: list[RenderableType] = [
-        Text(f"Methods, and whether they apply to {hardware.name}", style="bold"),
+        Text(f"Methods, and whether they apply to {hardware.title}", style="bold"),
         Text(f"{'method':<{width}}{'fidelity':<12}here", style="cyan"),
         Rule(style=""),
     ]
@@ -81,7 +81,7 @@ def method_view(method: Method, hardware: Hardware) -> RenderableType:
         extra = f" (pip install 'momadvise[{method.extra}]')" if method.extra else ""
         rows.append(("needs", ", ".join(method.requires) + extra))
     verdicts = _verdicts(method, hardware)
-    rows.append(("here", _here(verdicts).append(f" on {hardware.name}", style="default")))
+    rows.append(("here", _here(verdicts).append(f" on {hardware.title}", style="default")))
     rows += [("", Text(reason, style="yellow")) for reason in _reasons(verdicts, applicable=False)]
     rows += [("", Text(reason)) for reason in _reasons(verdicts, applicable=True)]
     rows.append(("from", method.citation))
@@ -101,7 +101,7 @@ def hardware_summary(devices: Sequence[Hardware], profiles: Mapping[str, Profile
         named = ", ".join(names) if len(names) <= _NAMED else f"{names[0]} to {names[-1]}"
         free = format_bytes(min(one.free_bytes for one in same))
         rows: list[tuple[str, str | Text]] = [
-            ("device", f"{first.name} ({named})"),
+            ("device", f"{first.title} ({named})"),
             ("memory", f"{format_bytes(first.memory_bytes)}, {free} free{' at least' if len(same) > 1 else ''}"),
         ]
         if first.kind is DeviceKind.CPU:
@@ -128,7 +128,7 @@ def hardware_view(hardware: Hardware, profile: Profile | None = None) -> Rendera
     memory = f"{format_bytes(hardware.memory_bytes)}, {format_bytes(hardware.free_bytes)} free"
     if hardware.held_bytes:
         memory += f", {format_bytes(hardware.held_bytes)} held by this process"
-    rows: list[tuple[str, str | Text]] = [("device", f"{hardware.name} ({hardware.device})"), ("memory", memory)]
+    rows: list[tuple[str, str | Text]] = [("device", f"{hardware.title} ({hardware.device})"), ("memory", memory)]
     if hardware.kind is DeviceKind.CUDA:
         rows.append(("GPUs", format_count(hardware.device_count, "visible GPU")))
     if hardware.compute_capability is not None:

@@ -24,7 +24,7 @@ _SPECIAL = str.maketrans({one: f"\\{one}" for one in "\\`*_[]<>|#"})
 def answer_summary(answer: Answer) -> str:
     """What to train with, why, and the best that were measured."""
     found = answer.recommendation
-    lines = [f"### momadvise: {_text(answer.workload)} on {_text(answer.hardware.name)}", ""]
+    lines = [f"### momadvise: {_text(answer.workload)} on {_text(answer.hardware.title)}", ""]
     lines += [_text(" ".join(found.why)), ""]
     if found.confirmation is not None:
         floor = None if found.growth is None else found.growth.floor_samples_per_second

@@ -83,7 +83,7 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
     check = PolicyCheck(
         policy=file.policy,
         workload=source.name,
-        device=hardware.name,
+        device=hardware.title,
         status=PolicyStatus.UNKNOWN,
         strict=request.strict,
         command=_command(source, file),

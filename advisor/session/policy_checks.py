@@ -8,6 +8,7 @@ from advisor.errors import MethodRefusedError, PolicyError
 from advisor.hardware.hardware import Hardware
 from advisor.methods.compose import judge
 from advisor.policy.file import PolicyFile
+from advisor.policy.fingerprints import hardware_facts
 from advisor.policy.policy import Policy
 from advisor.session.setup.versions import versions
 from advisor.workload.facts import Facts
@@ -43,7 +44,11 @@ def check_applies(policy: Policy, facts: Facts | None, hardware: Hardware) -> No
 
 def on_same_device(file: PolicyFile, hardware: Hardware) -> bool:
     """Whether the policy was measured on this kind of device, according to its file."""
-    return file.fingerprints is None or file.fingerprints.hardware.get("name", hardware.name) == hardware.name
+    if file.fingerprints is None:
+        return True
+    then, now = file.fingerprints.hardware, hardware_facts(hardware)
+    same_name = then.get("name", now["name"]) == now["name"]
+    return same_name and then.get("simulated") == now.get("simulated")
 
 
 def changes_since(file: PolicyFile, source: WorkloadSource, hardware: Hardware) -> list[str]:

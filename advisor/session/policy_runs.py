@@ -17,6 +17,7 @@ from advisor.policy.file import PolicyFile
 from advisor.policy.policy import Policy
 from advisor.policy.wrapper import write_wrapper
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
+from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import ConfirmResult
 from advisor.trial.spec import ConfirmTrial, TimeTrial, Trial
@@ -80,8 +81,12 @@ class PolicyRuns:
             return self._between_baselines(plain, beside)
         in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
         wrapper = self.write_wrapper(policy, "wrapper.py")
-        spec = self.spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
-        return SideBySide(self.runner.run(spec), plain, beside)
+        result = self.runner.run(
+            self.spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
+        )
+        if in_turn and result.outcome is Outcome.OUT_OF_MEMORY:  # each may fit, and both together not
+            result = self.runner.run(self.spec(ConfirmTrial, policy, wrapper_path=wrapper))
+        return SideBySide(result, plain, beside)
 
     def _between_baselines(self, before: Measurement | None, beside: Policy) -> SideBySide:
         """Measure the wrapper, then the baseline once more: several ranks take no turns with other trainings."""

@@ -74,7 +74,8 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def fingerprint(self) -> str:
         """Names the study: what makes it another one, as far as that has no tolerance. The model's name has no part."""
-        device = (self.hardware.get(name) for name in ("kind", "name", "compute_capability"))
+        device = [self.hardware.get(name) for name in ("kind", "name", "compute_capability")]
+        device += ["simulated"] if self.hardware.get("simulated") else []
         torch = ".".join(self.versions.get("torch", "").split(".")[:2])
         identity = (self.schema, self.workload.get("fingerprint"), tuple(device), torch, self.request)
         return hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:16]

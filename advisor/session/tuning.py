@@ -94,7 +94,7 @@ class Tuning:
         hardware, budget = preparation.hardware, preparation.budget
         self.progress.begin(
             workload=request.source.name,
-            device=hardware.name,
+            device=hardware.title,
             goal=self.goal.kind.value,
             time_limit_seconds=budget.limit_seconds,
             trials=request.trials,

@@ -103,7 +103,7 @@ class _Verifier:
         )
         verification = Verification(
             workload=self.runs.source.name,
-            device=self.hardware.name,
+            device=self.hardware.title,
             policy=self.policy,
             fidelity=fidelity,
             samples=compared.global_batch,

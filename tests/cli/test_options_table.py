@@ -209,3 +209,30 @@ def test_waiting_has_a_limit_of_its_own_where_none_is_given(arguments: list[str]
         main(arguments)
     assert raised.value.request.wait_idle_seconds == seconds
     assert raised.value.request.source.name == of_the_command().source.name
+
+
+@pytest.mark.parametrize("arguments", [["--wait-idle", "abc", MODEL], [MODEL, "--wait-idle", "abc"]])
+def test_a_wrong_value_of_an_option_that_may_stand_alone_is_told_from_a_model(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == main([MODEL, "--wait-idle=abc"]) == 2
+    first, second = (line for line in capsys.readouterr().err.splitlines() if "error" in line)
+    assert first == second
+    assert "--wait-idle must be hours, minutes and seconds, but got 'abc'. Write for example 90s" in first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unknown"),
+    [
+        (["--wait-idle", MODEL, "other.json"], "other.json"),
+        (["--wait-idle", "hf:gpt2", "other.json"], "other.json"),
+        (["--wait-idle", "folder/absent", "other.json"], "other.json"),
+        (["--wait-idle", "absent", "--trails", "--trials=3"], "--trails"),
+        (["--wait-idle", "--trials=3", MODEL, "abc"], "abc"),
+    ],
+)
+def test_an_argument_too_many_is_not_blamed_on_an_option_that_stands_alone(
+    arguments: list[str], unknown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert f"unrecognized arguments: {unknown}\n" in capsys.readouterr().err

@@ -85,6 +85,7 @@ class Machine:
                 "LD_PRELOAD": _joined([str(folder / "libcuda.so.1")], given.get("LD_PRELOAD")),
                 "LD_LIBRARY_PATH": _joined(libraries, given.get("LD_LIBRARY_PATH")),
                 "TRITON_LIBCUDA_PATH": str(folder),
+                "MOMADVISE_SIMULATED_DEVICE": "1",
                 "SOFTWARE_GPUS": ";".join(self._described(gpu) for gpu in self.gpus),
                 "SOFTWARE_GPU_VALUES": str(folder / "libvalues.so") if self.values else "",
                 "SOFTWARE_GPU_DRIVER": self.driver,

@@ -12,10 +12,11 @@ import pytest
 from advisor.errors import HardwareError
 from advisor.hardware import cuda_driver, detect, gpus
 from advisor.hardware.cuda_driver import Gpu, GpuList, ask_driver
-from advisor.hardware.detect import choose_device, detect_hardware, list_devices
+from advisor.hardware.detect import SIMULATED, choose_device, detect_hardware, list_devices
 from advisor.hardware.hardware import DeviceKind
 from advisor.hardware.host import cpu_name, host_cores, host_memory
 from advisor.hardware.torch_build import cuda_version_of_torch
+from advisor.policy.fingerprints import hardware_differences, hardware_facts
 from tests.hardware.fake_nvml import GIB, FakeGpu, FakeNvml
 
 ALL: dict[str, str] = {}
@@ -53,6 +54,21 @@ def test_the_first_gpu_is_taken_when_torch_can_use_it() -> None:
     assert hardware.profile == "h100_80gb_sxm"
     assert hardware.host_cores >= 1
     assert hardware.host_memory_bytes > hardware.host_free_bytes > 0
+
+
+@pytest.mark.usefixtures("_torch_with_cuda")
+@pytest.mark.parametrize(("said", "simulated"), [("1", True), ("gem5", True), ("0", False), ("", False)])
+def test_what_emulates_gpus_says_so_and_they_are_another_kind_of_device(said: str, simulated: bool) -> None:
+    environment = {SIMULATED: said}
+    gpu, _, cpu = list_devices(nvml=two(), environment=environment)
+    assert gpu == detect_hardware("cuda", nvml=two(), environment=environment)
+    assert (gpu.simulated, cpu.simulated) == (simulated, False)
+    assert (gpu.name, gpu.profile) == ("NVIDIA H100 80GB HBM3", "h100_80gb_sxm"), "what it stands for"
+    assert gpu.title == f"{gpu.name}{' (simulated)' if simulated else ''}"
+    real = hardware_facts(detect_hardware("cuda", nvml=two(), environment=ALL))
+    found = [one.words for one in hardware_differences(hardware_facts(gpu), real)]
+    assert found == (["device: a simulated one -> a real one"] if simulated else [])
+    assert hardware_differences(real, real) == []
 
 
 @pytest.mark.usefixtures("_torch_with_cuda")

@@ -1,5 +1,7 @@
 """policy.yaml: what is written is read back, and every mistake in a hand-written file is explained."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -8,7 +10,7 @@ import pytest
 from advisor.errors import PolicyError
 from advisor.hardware.mesh import Mesh
 from advisor.methods.setting import use
-from advisor.policy.file import CostEvidence, Evidence, PolicyFile, load_policy_file, write_policy_file
+from advisor.policy.file import CostEvidence, Evidence, PolicyFile, load_policy_file, policy_line, write_policy_file
 from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 
@@ -38,6 +40,16 @@ def test_a_policy_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert load_policy_file(tmp_path / "policy.yaml") == file
     assert (tmp_path / "policy.yaml").read_text().startswith("# two\n# lines\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["policy.yaml"], "no temporary file may be left"
+
+
+def test_a_policy_on_one_line_is_read_from_a_pipe() -> None:
+    settled = msgspec.structs.replace(POLICY, settled={"checkpoint": "it's 1e-05: [1, 2]"})
+    file = PolicyFile(policy=settled, baseline=Policy(micro_batch=4))
+    line = policy_line(file)
+    assert "\n" not in line
+    program = "from advisor.policy.file import *; print(policy_line(load_policy_file('/dev/stdin')))"
+    read = subprocess.run([sys.executable, "-c", program], input=line, capture_output=True, text=True, check=True)
+    assert read.stdout == f"{line}\n"
 
 
 def test_what_methods_settled_on_is_read_back(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""The command that tunes again says what was asked for, as a person would type it."""
+"""The commands that tune or measure again say what was asked for, as a person would type it."""
+
+import shlex
 
 import pytest
 
 from advisor.goal import Preference
-from advisor.policy.tune_command import tune_command
+from advisor.policy.file import PolicyFile
+from advisor.policy.policy import Policy
+from advisor.policy.tune_command import tune_command, verify_command
 from advisor.text.units import parse_bytes
 
 
@@ -27,3 +31,11 @@ def test_the_pick_of_a_frontier_belongs_to_it() -> None:
         *("momadvise", "--goal", "cheapest", "MODEL"),
         *("--max-latency", "0.25s", "--iterations", "1000"),
     )
+
+
+def test_of_the_options_of_a_study_one_policy_has_its_limit_and_its_sizes() -> None:
+    asked = {"memory_limit_bytes": 2**30, "tokens": 64, "image_size": None, "batch_size": 8, "gpus": "1,2"}
+    line = verify_command("a model.py", PolicyFile(policy=Policy(micro_batch=4)), asked)
+    *_, pipe, program, verb, passed, model, limit, size, tokens, count = shlex.split(line)
+    assert (pipe, program, verb, passed, model) == ("|", "momadvise", "verify", "/dev/stdin", "a model.py")
+    assert (limit, size, tokens, count) == ("--memory-limit", "1GiB", "--tokens", "64")

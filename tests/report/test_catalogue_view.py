@@ -26,6 +26,12 @@ def test_the_catalogue_lists_every_method_with_its_fidelity_and_whether_it_appli
         assert method.summary in words(text)
 
 
+def test_a_device_in_software_is_called_one_wherever_it_is_named() -> None:
+    device = msgspec.structs.replace(CPU, simulated=True)
+    for view in (methods_view(CATALOGUE, device), hardware_view(device), hardware_summary([device], {})):
+        assert "a CPU (simulated)" in words(shown(view))
+
+
 def test_a_refusal_has_its_reason_and_the_settings_that_it_is_for() -> None:
     text = words(shown(methods_view(CATALOGUE, CPU)))
     assert "precision precision in part" in text

@@ -434,6 +434,25 @@ def test_a_confirmation_in_turn_is_held_to_the_ratio_that_was_measured_before(
         assert "not reproducible on this machine now" in words
 
 
+@pytest.mark.parametrize(
+    ("found", "repeated", "as_promised"),
+    [(1.45, 0.0, True), (2.0, 0.0, False), (10.0, 0.0, False), (1.6, 0.15, True)],
+    ids=["as promised", "133 %", "671 %", "125 % where repetitions differ as much"],
+)
+def test_where_nothing_took_turns_before_a_confirmation_is_held_to_the_throughputs_of_the_search(
+    found: float, repeated: float, as_promised: bool, tmp_path: Path
+) -> None:
+    """Trap: a winner that had no room beside the baseline in the search was confirmed at any ratio in turn."""
+    in_turn = Speedup(value=found, low=0.98 * found, high=1.02 * found, rounds=7)
+    rates = (150 * (1 - repeated), 150 * (1 + repeated)) if repeated else (150,)
+    candidates = [BASELINE, *(measured(rate, use("checkpoint", every=1)) for rate in rates)]
+    recommendation = conclude(tmp_path, candidates, FakeTrials({}, speedups={BEST.policy.label: in_turn}))
+    confirmation = recommendation.confirmation
+    assert confirmation.expected_speedup == pytest.approx(recommendation.winner.samples_per_second / 100)
+    assert confirmation.as_promised is as_promised
+    assert confirmation_words(confirmation).startswith("Confirmed" if as_promised else "Not confirmed")
+
+
 def test_the_load_is_looked_at_where_a_confirmation_is_far_from_its_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from advisor.hardware.contention import Load
-from advisor.session.setup.other_load import notes_on_load
+from advisor.session.setup.other_load import notes_on_device, notes_on_load
 from tests.methods.tiny import cpu, gpu
 
 
@@ -33,3 +34,9 @@ def test_who_has_left_the_others_their_cores_is_told_of_the_scatter_alone(monkey
     (note,) = notes_on_load(cpu(host_cores=2), Load(1.0, 2))
     assert "measurements will be noisy" in note
     assert "OMP_NUM_THREADS" not in note
+
+
+def test_a_device_in_software_is_called_one() -> None:
+    (note,) = notes_on_device(msgspec.structs.replace(gpu((9, 0)), simulated=True))
+    assert note.startswith("the device is simulated (by MOMADVISE_SIMULATED_DEVICE)")
+    assert notes_on_device(gpu((9, 0))) == []

@@ -186,7 +186,8 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
         observed_fidelity: The class that its training showed, or ``"broken"``; empty where it was not compared.
         loss_drift: Largest relative difference of its first losses from plain training's.
         wrapper: Content of its ``wrapper.py``, as numbers of ``PageStudy.lines``.
-        command: Starts a training with the wrapper, or measures the policy alone.
+        command: Searches its methods alone.
+        verify_command: Measures exactly this policy beside the baseline; empty where nothing measures it by itself.
     """
 
     id: str
@@ -224,6 +225,7 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
     wrapper: tuple[int, ...] = ()
     command: str = ""
+    verify_command: str = ""
 
 
 class Refusal(Part, frozen=True, kw_only=True, omit_defaults=True):

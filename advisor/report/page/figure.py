@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-__all__ = ["Figure", "Part", "Source"]
+__all__ = ["Figure", "Part", "Source", "simulated"]
 
 
 class Source(enum.Enum):
@@ -33,3 +34,22 @@ class Figure(Part, frozen=True, kw_only=True, omit_defaults=True):
     low: float | None = None
     high: float | None = None
     source: Source
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+def simulated(part: _P) -> _P:
+    """The same part of a device in software: what ran there was not measured; a prediction stays one."""
+    return cast("_P", _simulated(part))
+
+
+def _simulated(value: Any) -> Any:
+    if isinstance(value, Source):
+        return value if value is Source.PREDICTED else Source.SIMULATED
+    if isinstance(value, msgspec.Struct):
+        fields = value.__struct_fields__
+        return msgspec.structs.replace(value, **{name: _simulated(getattr(value, name)) for name in fields})
+    if isinstance(value, tuple):
+        return tuple(_simulated(one) for one in value)
+    return {key: _simulated(one) for key, one in value.items()} if isinstance(value, dict) else value

@@ -18,7 +18,7 @@ from advisor.trial.folder import StudyFolder
 from advisor.trial.result import TrialResult
 from advisor.trial.spec import TrialSpec
 
-__all__ = ["FinishedStudy", "StoredTrial", "read_finished"]
+__all__ = ["RULE", "FinishedStudy", "StoredTrial", "read_finished", "require_files"]
 
 
 class StoredTrial(NamedTuple):
@@ -64,24 +64,26 @@ def read_finished(path: Path) -> FinishedStudy:
     try:
         if not path.is_dir():
             raise OptionError(
-                f"{_RULE}, but {shown(path)} is {'a file' if path.exists() else 'not there'}. Name the folder that "
+                f"{RULE}, but {shown(path)} is {'a file' if path.exists() else 'not there'}. Name the folder that "
                 "holds its answer.json, such as momadvise-runs/NAME."
             )
         if not folder.marker.exists():
-            raise OptionError(f"{_RULE}, but {shown(path)} holds none: it has no {folder.marker.name}. {_NAME_ANOTHER}")
+            raise OptionError(f"{RULE}, but {shown(path)} holds none: it has no {folder.marker.name}. {_NAME_ANOTHER}")
         return _read(folder)
     except OSError as error:
-        raise OptionError(f"{_RULE}, but {shown(path)} cannot be read: {error.strerror or error}.") from None
+        raise OptionError(f"{RULE}, but {shown(path)} cannot be read: {error.strerror or error}.") from None
 
 
-_RULE = "momadvise report needs the folder of a finished study"
+RULE = "momadvise report needs the folder of a finished study"
+"""How its errors begin."""
+
 _NAME_ANOTHER = "Name another folder."
 
 
 _LARGEST_BYTES = 256 * 2**20
 
 
-def _require_files(folder: StudyFolder) -> None:
+def require_files(folder: StudyFolder) -> None:
     """Nothing is waited for, or read without end.
 
     Raises:
@@ -91,19 +93,19 @@ def _require_files(folder: StudyFolder) -> None:
         if not path.exists() or path.is_dir():
             continue  # Reading says what is wrong.
         if not path.is_file():
-            raise OptionError(f"{_RULE}, but {shown(path)} is no file. {_NAME_ANOTHER}")
+            raise OptionError(f"{RULE}, but {shown(path)} is no file. {_NAME_ANOTHER}")
         if path.stat().st_size > _LARGEST_BYTES:
-            raise OptionError(f"{_RULE}, but {shown(path)} is larger than any that a study writes. {_NAME_ANOTHER}")
+            raise OptionError(f"{RULE}, but {shown(path)} is larger than any that a study writes. {_NAME_ANOTHER}")
 
 
 def _read(folder: StudyFolder) -> FinishedStudy:
-    _require_files(folder)
+    require_files(folder)
     marker = read_record(folder.marker, _Marker)
     folder.marker.read_bytes()  # whether it may be read at all
     if not folder.answer.exists():
         tried = _tried(folder)
         raise OptionError(
-            f"{_RULE}, but {shown(folder.path)} "
+            f"{RULE}, but {shown(folder.path)} "
             + (
                 "has no answer yet: the search was ended from outside"
                 if tried
@@ -117,7 +119,7 @@ def _read(folder: StudyFolder) -> FinishedStudy:
         version = "" if marker is None else marker.versions.get("momadvise", "")
         by = f"momadvise {version}" if version else "another version of momadvise"
         raise OptionError(
-            f"{_RULE} that this version understands, but {shown(folder.path)} was written by {shown(by)}, or is "
+            f"{RULE} that this version understands, but {shown(folder.path)} was written by {shown(by)}, or is "
             "damaged. Make the report with that version, or run the study's command again."
         )
     return FinishedStudy(

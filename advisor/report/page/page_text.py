@@ -27,7 +27,7 @@ __all__ = ["is_page", "page_text"]
 _ASSETS = Path(__file__).parent / "assets"
 _GENERATOR = "momadvise report"
 _LONGEST_TEXT = 2000
-_EXACT = frozenset({"lines", "command", "commands", "apply_lines"})
+_EXACT = frozenset({"lines", "command", "verify_command", "commands", "apply_lines"})
 """Fields that people copy: they stay as they are, to every character."""
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]|[<>&]")
 
@@ -98,7 +98,7 @@ def _escaped(character: str) -> str:
 
 def _copied(name: str, value: Any) -> Any:
     """What is copied as it is; a command that would steer the terminal that it is pasted into is none."""
-    if name == "command":
+    if name in ("command", "verify_command"):
         return value if value.isprintable() else ""
     if name == "commands":
         return {label: command for label, command in value.items() if command.isprintable()}

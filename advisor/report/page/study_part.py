@@ -20,7 +20,7 @@ from advisor.report.answer import confirmation_words
 from advisor.report.headline import NOTHING_RAN, headline_lines, title_words
 from advisor.report.page.course import course
 from advisor.report.page.document import AnswerPart, Device, Gain, GoalPart, PageStudy, Refusal, Verdict
-from advisor.report.page.figure import Figure, Source
+from advisor.report.page.figure import Figure, Source, simulated
 from advisor.report.page.finished import FinishedStudy
 from advisor.report.page.losses import comparisons
 from advisor.report.page.step_views import memory_over_step, time_of_step
@@ -60,7 +60,7 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
     compared, steps = tuple(comparisons(tried)), tuple(course(tried))
     part = PageStudy(
         id=name,
-        title=f"{answer.workload} on {answer.hardware.name}",
+        title=f"{answer.workload} on {answer.hardware.title}",
         workload=answer.workload,
         goal=_goal(answer),
         date=answer.date,
@@ -88,7 +88,8 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         time_spent=answer.timings,
         lines=lines.lines,
     )
-    return msgspec.structs.replace(part, missing=tuple(_missing(part)))
+    part = msgspec.structs.replace(part, missing=tuple(_missing(part)))
+    return simulated(part) if answer.hardware.simulated else part
 
 
 def _missing(part: PageStudy) -> list[str]:
@@ -126,7 +127,7 @@ def _device(answer: Answer) -> Device:
     hardware = answer.hardware
     return Device(
         kind=hardware.kind.value,
-        name=hardware.name,
+        name=hardware.title,
         memory_bytes=hardware.memory_bytes,
         count=hardware.device_count,
         host_cores=hardware.host_cores,

@@ -13,7 +13,8 @@ from advisor.decide.guard import observed_class
 from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing, StopReason
-from advisor.policy.tune_command import tune_command
+from advisor.policy.file import PolicyFile
+from advisor.policy.tune_command import tune_command, verify_command
 from advisor.predict.prediction import MemoryPrediction
 from advisor.report.page.document import Memory, PagePolicy
 from advisor.report.page.figure import Figure, Source
@@ -159,6 +160,7 @@ class Tried:
             notes=one.notes,
             wrapper=() if one.outcome is Outcome.REFUSED else lines.numbered(self.wrapper(one)),
             command=self._command(one),
+            verify_command=self._verify_command(one),
         )
 
     def _roles(self, one: Candidate) -> tuple[str, ...]:
@@ -174,7 +176,7 @@ class Tried:
             answer.recommendation.baseline,
             goal=answer.goal,
             workload=answer.workload,
-            device=answer.hardware.name,
+            device=answer.hardware.title,
             versions=answer.versions,
             date=answer.date,
             options=answer.facts.workload_options,
@@ -189,6 +191,16 @@ class Tried:
         asked = {**self.study.asked, "gpus": str(one.policy.gpu_count)}
         command = tune_command(self.study.model, self._goal.kind.value, asked)
         return shlex.join((*command, "--methods", ",".join(method.name for method in one.policy.methods)))
+
+    def _verify_command(self, one: Candidate) -> str:
+        """Measures exactly this policy, if it is of one device and of the model's own size: a policy says no other."""
+        baseline, answer = self.study.answer.recommendation.baseline, self.study.answer
+        own = None if baseline is None or baseline.policy.gpu_count > 1 else baseline.policy
+        alone = one.policy.gpu_count == 1 and not one.model_size and one.policy != own
+        if not (self.study.model and alone) or one.outcome is Outcome.REFUSED:
+            return ""
+        file = PolicyFile(policy=one.policy, baseline=own, sample_dims=answer.sample_dims, reduction=answer.reduction)
+        return verify_command(self.study.model, file, self.study.asked)
 
 
 def figure_of_rate(measured: Measurement) -> Figure:

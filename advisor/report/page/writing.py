@@ -12,6 +12,7 @@ from advisor.files import write_whole
 from advisor.report.page.document import PageDocument
 from advisor.report.page.finished import FinishedStudy, read_finished
 from advisor.report.page.page_text import is_page, page_text
+from advisor.report.page.studies import refuse_folder_of_studies
 from advisor.report.page.study_part import study_part
 from advisor.text.printable import shown
 from advisor.trial.folder import StudyFolder
@@ -51,6 +52,7 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> Path:
                 "Leave one of them out."
             )
         seen[place] = folder
+        refuse_folder_of_studies(folder)
     studies = [read_finished(folder) for folder in folders]
     if output is None:
         output = studies[0].folder.page if len(studies) == 1 else Path("report.html")

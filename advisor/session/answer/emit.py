@@ -218,7 +218,7 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
             evidence=evidence,
             fingerprints=_with_picks(emission),
         ),
-        header=f"Written by momadvise {version} for {emission.workload} on {emission.hardware.name}.\n"
+        header=f"Written by momadvise {version} for {emission.workload} on {emission.hardware.title}.\n"
         "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
     )
 
@@ -244,7 +244,7 @@ def _wrapper(emission: Emission, recommendation: Recommendation) -> str:
         recommendation.baseline,
         goal=emission.goal,
         workload=emission.workload,
-        device=emission.hardware.name,
+        device=emission.hardware.title,
         versions=emission.fingerprints.versions,
         date=emission.date,
         options=emission.workload_options,

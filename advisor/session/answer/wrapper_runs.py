@@ -75,7 +75,7 @@ class WrapperRuns:
             noise=_noise(winner, result.measurement),
         )
         if result.speedup is not None:
-            confirmation = _beside_earlier(confirmation, result.speedup, winner)
+            confirmation = _beside_earlier(confirmation, result.speedup, recommendation)
         interrupted = False
         try:
             if promise is None:
@@ -188,17 +188,32 @@ class WrapperRuns:
         return msgspec.structs.replace(confirmation, baseline_samples_per_second=rate, drift=drift)
 
 
-def _beside_earlier(confirmation: Confirmation, found: Speedup, winner: Candidate) -> Confirmation:
+def _beside_earlier(confirmation: Confirmation, found: Speedup, recommendation: Recommendation) -> Confirmation:
     """With the speedup that the policy showed before: in the search, or in an earlier confirmation if that is nearer.
 
     Two confirmations that agree are reproducible, whatever the search measured on a busy machine.
     """
-    earlier = [one for one in (winner.speedup, winner.confirmed) if one is not None]
+    winner = recommendation.winner
+    earlier = [(one.value, one.relative_spread) for one in (winner.speedup, winner.confirmed) if one is not None]
+    earlier = earlier or _between_trials(recommendation)
     if not earlier:
         return confirmation
-    nearest = min(earlier, key=lambda one: abs(math.log(found.value / one.value)))
-    noise = max(_APART, 2 * math.hypot(found.relative_spread, nearest.relative_spread))
-    return msgspec.structs.replace(confirmation, expected_speedup=nearest.value, noise=noise)
+    expected, spread = min(earlier, key=lambda one: abs(math.log(found.value / one[0])))
+    noise = max(_APART, 2 * math.hypot(found.relative_spread, spread))
+    return msgspec.structs.replace(confirmation, expected_speedup=expected, noise=noise)
+
+
+def _between_trials(recommendation: Recommendation) -> list[tuple[float, float]]:
+    """The winner's throughput over the baseline's from trials of their own, and how far chance may change that.
+
+    All there is of a winner that took turns with nothing before: there was no room beside it.
+    """
+    winner, baseline = recommendation.winner, recommendation.baseline
+    if baseline is None or baseline.measurement is None or baseline.model_size != winner.model_size:
+        return []
+    first, second = winner.measured, baseline.measurement
+    spread = math.hypot(first.relative_spread, second.relative_spread, recommendation.repeats)
+    return [(first.samples_per_second / second.samples_per_second, spread)]
 
 
 def _ratio(one: Measurement, other: Measurement) -> Speedup:

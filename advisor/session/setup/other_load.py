@@ -1,4 +1,4 @@
-"""Notes on other processes that keep the device busy and would distort measurements."""
+"""Notes on what makes measurements say less: other processes that keep the device busy, a device in software."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import math
 import os
 
 from advisor.hardware.contention import Load, other_load
+from advisor.hardware.detect import SIMULATED
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.text.ranges import digits
 
-__all__ = ["notes_on_load"]
+__all__ = ["notes_on_device", "notes_on_load"]
 
 _BUSY = 0.5
 """Cores that others may keep busy without a note."""
 
 _SECONDS = 0.2
+
+
+def notes_on_device(hardware: Hardware) -> list[str]:
+    """A note where software stands in for the device."""
+    says = f"the device is simulated (by {SIMULATED}): no speed or cost here is one of a real device"
+    return [says] if hardware.simulated else []
 
 
 def notes_on_load(hardware: Hardware, load: Load | None = None) -> list[str]:

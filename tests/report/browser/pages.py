@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from advisor.report.page.document import PageDocument
+from advisor.report.page.document import PageDocument, PageStudy
+from advisor.report.page.figure import Part, simulated
 from advisor.report.page.page_text import page_text
 from benchmarks.browser import recorded_document
 
 __all__ = ["HOSTILE", "PAGES", "document_of", "study_of", "text_of", "write_page"]
 
-PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare")
+PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare", "simulated")
 HOSTILE = "</script><img src=x onerror='window.hacked=1'>&lt;b>\"`${1}\\u003c"
 
 Study = dict[str, Any]
@@ -34,9 +35,9 @@ def document_of(name: str) -> dict[str, Any]:
     document = recorded_document()
     if name == "all":
         return document
-    goal = {"hostile": "cheapest", "bare": "faster"}.get(name, name)
+    goal = {"hostile": "cheapest", "bare": "faster", "simulated": "cheapest"}.get(name, name)
     studies = [one for one in document["studies"] if one["goal"]["kind"] == goal]
-    changed = {"hostile": _hostile, "bare": _bare}.get(name, list)(studies)
+    changed = {"hostile": _hostile, "bare": _bare, "simulated": _simulated}.get(name, list)(studies)
     return {**document, "studies": changed}
 
 
@@ -54,6 +55,16 @@ def text_of(study: Study, numbers: Sequence[int]) -> str:
 def write_page(name: str, path: Path) -> None:
     """Write one of the pages as the command would."""
     path.write_text(page_text(msgspec.convert(document_of(name), PageDocument, strict=False)), encoding="utf-8")
+
+
+def _simulated(studies: list[Study]) -> list[Study]:
+    """As they would be of a device in software."""
+    part = msgspec.convert({"studies": studies}, _Studies, strict=False)
+    return list(msgspec.to_builtins(simulated(part))["studies"])
+
+
+class _Studies(Part, frozen=True):
+    studies: tuple[PageStudy, ...]
 
 
 def _bare(studies: list[Study]) -> list[Study]:

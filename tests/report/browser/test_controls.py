@@ -66,6 +66,12 @@ def test_each_policy_has_its_wrapper_its_command_and_its_reason(faster: Chrome) 
     assert any(one.get("wrapper") and one.get("command") for one in study["policies"])
 
 
+def test_a_policy_that_can_be_measured_by_itself_has_the_command_for_it(faster: Chrome) -> None:
+    command = "printf %s '{schema: 1}' | momadvise verify /dev/stdin model.py"
+    text = faster.js(f"return policyDetail({{notes: [], verify_command: {json.dumps(command)}}}).textContent")
+    assert f"Exactly this policy, measured beside the baselineCopy{command}" in text
+
+
 def test_a_latency_picks_the_cheapest_within_it(cheapest: Chrome) -> None:
     frontier = frontier_of("cheapest")
     for place in frontier:

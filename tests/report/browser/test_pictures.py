@@ -64,6 +64,18 @@ def test_each_picture_says_in_words_and_in_a_table_what_it_shows(chrome: Chrome,
     chrome.wait("[...document.querySelectorAll('.picture > details')].every((one) => one.querySelector('tbody tr'))")
 
 
+def test_what_ran_on_a_simulated_device_has_marks_of_its_own(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "simulated.html")
+    for drawing in ("#cost", "#throughput", "#course"):
+        assert chrome.count(f"{drawing} .dots-simulated path") > 0
+        assert chrome.count(f"{drawing} :is(.dots-measured, .dots-profiled) :is(path, circle)") == 0
+        assert "simulated" in chrome.text(f"{drawing} .legend")
+        assert "measured" not in chrome.text(f"{drawing} .legend").split()
+    places = study_of("simulated")["frontier"]["places"]
+    assert chrome.count("#cost .dots-simulated path") == len(places)
+    assert chrome.count("#throughput .dots-predicted path") > 0
+
+
 def test_a_study_of_which_nothing_is_known_says_so_of_each_picture(chrome: Chrome, pages: Path) -> None:
     chrome.open(pages / "bare.html")
     assert chrome.count(".picture") == 0

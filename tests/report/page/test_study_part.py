@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from advisor.command_line import verify_parser
+from advisor.policy.file import load_policy_file
 from advisor.report.page.document import PageDocument, PageStudy
 from advisor.report.page.figure import Source
 from advisor.report.page.finished import read_finished
@@ -19,7 +22,7 @@ from tests.decide.examples import goal
 from tests.decide.test_largest import HALF
 from tests.report import test_growth
 from tests.report.cost_scenario import cost_goal, cost_recommendation
-from tests.report.scenario import BF16, REFUSED, recommendation
+from tests.report.scenario import BF16, CPU, REFUSED, recommendation
 
 from .folders import TIMELINE, faster_study, guarded, many, write_study
 
@@ -67,6 +70,19 @@ def test_a_measurement_has_its_spread_and_a_prediction_is_never_called_measured(
     assert screened.predicted_peak_bytes.source is Source.PREDICTED
 
 
+def test_on_a_simulated_device_nothing_is_called_measured_and_a_prediction_stays_one(
+    page: PageStudy, tmp_path: Path
+) -> None:
+    folder = faster_study(tmp_path, hardware=msgspec.structs.replace(CPU, simulated=True))
+    there = study_part(read_finished(folder), "s0")
+    assert (there.title, there.device.name) == ("gpt2 on a CPU (simulated)", "a CPU (simulated)")
+    was, now = (re.findall(r'"source":"(\w+)"', msgspec.json.encode(one).decode()) for one in (page, there))
+    assert {"measured", "profiled", "predicted"} == set(was)
+    assert set(now) == {"predicted", "simulated"}
+    assert now.count("predicted") == was.count("predicted")
+    assert {one.source for one in there.comparisons} == {Source.SIMULATED}
+
+
 def test_the_wrapper_of_every_policy_can_be_read_and_they_share_their_lines(page: PageStudy) -> None:
     for one in page.policies:
         wrapper = text(page, one.wrapper)
@@ -83,6 +99,7 @@ def test_commands_can_be_pasted_whatever_the_model_is_called(tmp_path: Path) -> 
     assert found.command == "momadvise --goal faster 'my $(rm -rf) model.py' --batch 8"
     assert named(found, roles=("winner",)).command.endswith("--methods chunked_cross_entropy,precision")
     assert f"'{tmp_path}/a study'" in found.answer.commands["this page again"]
+    assert shlex.split(named(found, roles=("winner",)).verify_command)[-1] == "my $(rm -rf) model.py"
 
 
 def test_a_command_that_would_steer_a_terminal_is_left_out(tmp_path: Path) -> None:
@@ -92,7 +109,31 @@ def test_a_command_that_would_steer_a_terminal_is_left_out(tmp_path: Path) -> No
     study = json.loads(embedded)["studies"][0]
     assert study.get("command", "") == ""
     assert set(study["answer"]["commands"]) == {"as the settings of a trainer", "this page again"}
-    assert {one.get("command", "") for one in study["policies"]} == {""}
+    assert {one.get("command", "") + one.get("verify_command", "") for one in study["policies"]} == {""}
+
+
+def test_a_command_measures_exactly_one_policy_beside_the_baseline_without_a_file(
+    page: PageStudy, tmp_path: Path
+) -> None:
+    found, passed = recommendation(), tmp_path / "stdin"
+    assert found.baseline is not None
+    tried = [one.policy for one in (*found.ranking, *found.not_measured)]
+    commands = [shlex.split(one.verify_command) for one in page.policies if one.verify_command]
+    assert len(commands) == len(tried) - 1, "all but the baseline"
+    for program, pattern, text, pipe, *command in commands:
+        assert (program, pattern, pipe, *command[:2]) == ("printf", "%s", "|", "momadvise", "verify")
+        assert verify_parser().checked(command[2:]).policy == "/dev/stdin"
+        passed.write_text(text)
+        file = load_policy_file(passed)
+        assert file.policy in tried
+        assert file.baseline == found.baseline.policy
+
+
+def test_what_a_policy_alone_cannot_say_has_no_command_for_it_alone(tmp_path: Path) -> None:
+    several = study_part(read_finished(write_study(tmp_path / "1", cost_recommendation(), cost_goal())), "s0")
+    assert {one.gpu_count for one in several.policies if one.verify_command} == {1}
+    larger = study_part(read_finished(write_study(tmp_path / "2", test_growth.answer(), HALF)), "s0")
+    assert not any(one.verify_command for one in larger.policies if one.model_size)
 
 
 def test_without_a_model_there_is_no_command_that_needs_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from unittest import mock
 
@@ -75,6 +76,43 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
     assert "file is a file" in refused(tmp_path / "file")
     assert "is not there" in refused(tmp_path / "nowhere")
     assert "has no study.json" in refused(tmp_path / "empty")
+
+
+def test_of_a_folder_of_studies_each_is_listed_newest_first_with_the_command_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = Path("runs")
+    faster_study(runs / "first", date="2026-01-02", workload="gpt2")
+    faster_study(runs / "later today", date="2026-01-03", workload="a\x1b[31mb")
+    faster_study(runs / "today", date="2026-01-03", workload="resnet")
+    os.utime(runs / "today" / "answer.json", (0, 0))
+    (runs / "models").mkdir()
+    (runs / "notes.txt").touch()
+    assert main(["report", "runs"]) == 2
+    error, *listed = capsys.readouterr().err.splitlines()
+    assert error.endswith("but runs is a folder of studies. Name one of them, or several for one page:")
+    assert listed == [
+        "  2026-01-03  faster  a\\x1b[31mb  132 samples/s  momadvise report 'runs/later today'",
+        "  2026-01-03  faster  resnet      132 samples/s  momadvise report runs/today",
+        "  2026-01-02  faster  gpt2        132 samples/s  momadvise report runs/first",
+    ]
+    assert main(shlex.split(listed[0].split("momadvise ")[1])) == 0, "the command that it says"
+
+
+def test_studies_that_have_no_answer_yet_are_counted_and_the_oldest_are_not_listed(study: Path, tmp_path: Path) -> None:
+    (study / "answer.json").rename(tmp_path / "answer.json")
+    held = "is a folder of studies, with one that has no answer that this version can read. Run the command that began"
+    assert held in refused(tmp_path)
+    for number in range(22):
+        (tmp_path / str(number)).mkdir()
+        for name in (tmp_path / "answer.json", study / "study.json"):
+            (tmp_path / str(number) / name.name).write_bytes(name.read_bytes())
+    os.truncate(tmp_path / "21" / "answer.json", 5)
+    *listed, older, unread = refused(tmp_path).splitlines()[1:]
+    assert len(listed) == 20
+    assert older == "  and 1 older one"
+    assert unread == "  and 2 studies without an answer that this version can read"
 
 
 def test_a_study_without_an_answer_is_refused(study: Path) -> None:

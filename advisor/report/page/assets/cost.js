@@ -8,6 +8,7 @@ function costPicture(study) {
   const points = study.places;
   if (!points.length) return picture({id, title, missing: "No policy has both a cost and a latency in this study.", full: true});
   const state = {...study.preference};
+  const source = points.some((one) => one.source === "simulated") ? "simulated" : "measured";
   const pickWords = el("p", {class: "pick", id: newId("pick"), role: "status", "aria-live": "polite"});
   let canvas = null;
   const move = () => {
@@ -21,8 +22,8 @@ function costPicture(study) {
     controls: costSliders(points, state, move),
     words: () => costWords(points, state),
     legend: legendOf([
-      {color: "var(--series-0)", source: "measured", line: true, words: "on the frontier, measured"},
-      {color: REST, source: "measured", words: "dominated, measured"},
+      {color: "var(--series-0)", source, line: true, words: `on the frontier, ${source}`},
+      {color: REST, source, words: `dominated, ${source}`},
       ...(points.some((one) => one.source === "profiled") ? [{color: REST, source: "profiled", words: "measured in a few steps"}] : []),
       {color: "var(--series-1)", square: true, words: "the pick within your limits"},
     ]),
@@ -115,8 +116,8 @@ function costChart(points, state, width) {
       state.latency != null && Plot.ruleX([state.latency / unit], {stroke: "currentColor", strokeWidth: 1.75, className: "limit"}),
       state.cost != null && Plot.ruleY([state.cost * ITERATIONS], {stroke: "currentColor", strokeWidth: 1.75, className: "limit"}),
       Plot.line(frontier, {x, y, curve: "step-after", stroke: "var(--series-0)", strokeWidth: 1.75}),
-      ...["profiled", "measured"].map((source) => sourceDots(dominated.filter((one) => one.source === source), source, {x, y, color: REST, radius: 4})),
-      ...["profiled", "measured"].map((source) => sourceDots(frontier.filter((one) => one.source === source), source, {x, y, color: "var(--series-0)", radius: 5.5})),
+      ...["simulated", "profiled", "measured"].map((source) => sourceDots(dominated.filter((one) => one.source === source), source, {x, y, color: REST, radius: 4})),
+      ...["simulated", "profiled", "measured"].map((source) => sourceDots(frontier.filter((one) => one.source === source), source, {x, y, color: "var(--series-0)", radius: 5.5})),
       Plot.text(frontier, {x, y, text: (one) => `${one.devices}`, dx: -11, dy: 12, fill: "var(--quiet)", stroke: "var(--surface)", strokeWidth: 3}),
       pick && Plot.dot([pick], {x, y, r: 10, stroke: "var(--series-1)", strokeWidth: 3, className: "picked"}),
       pick && Plot.text([pick], {x, y, text: () => "pick", dx: 12, dy: -13, textAnchor: "start", fontWeight: 650, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 4}),

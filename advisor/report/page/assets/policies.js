@@ -1,4 +1,4 @@
-// Every policy that was tried or considered: sortable, filterable, each with its wrapper, and a command that searches its methods.
+// Every policy that was tried or considered: sortable, filterable, each with its wrapper and its commands.
 
 function policyTable(study) {
   const columns = policyColumns(study);
@@ -16,7 +16,7 @@ function policyTable(study) {
     "section",
     {class: "card policies", id: "policies", "aria-labelledby": "policies-title"},
     el("h3", {id: "policies-title"}, "Every policy"),
-    el("p", {class: "lead small"}, "Measured, predicted or refused, each with its reason. Open one for its wrapper and a command that searches its methods alone."),
+    el("p", {class: "lead small"}, "Measured, predicted or refused, each with its reason. Open one for its wrapper and the commands that measure exactly this policy, or search its methods alone."),
     filters(study, state, update),
     count,
     el(
@@ -155,6 +155,7 @@ function policyDetail(policy) {
       ["Loss drift", policy.drift == null ? null : `${driftWords(policy.drift)} from plain training`],
       ["Devices", policy.devices],
     ]),
+    policy.verify_command && codeBlock("Exactly this policy, measured beside the baseline", policy.verify_command, "wrapped"),
     policy.command && codeBlock("A search of its methods alone", policy.command, "wrapped"),
     policy.wrapperText && codeBlock("Its wrapper.py", policy.wrapperText),
   );

@@ -84,7 +84,7 @@ function throughputChart(curves, points, width, most = null) {
     y: {domain: [0, most ?? highest(points)], nice: true, grid: true, label: "↑ Throughput (samples/s)", ticks: 6, tickFormat: tick},
     color: {type: "identity"},
     marks: [
-      lines(["predicted", "simulated"], {strokeDasharray: SOURCES.predicted.dash, strokeWidth: 1.5}),
+      ...["predicted", "simulated"].map((source) => lines([source], {strokeDasharray: SOURCES[source].dash, strokeWidth: 1.5})),
       lines(["measured", "profiled"], {}),
       Plot.ruleX(ordered.filter((one) => one.low != null), {x: "batch", y1: "low", y2: "high", stroke: color, strokeWidth: 2, clip: true}),
       Plot.ruleY([0], {stroke: "var(--quiet)"}),
