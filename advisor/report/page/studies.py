@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from advisor.decide.answer import Answer, load_answer
+from advisor.decide.candidate import Recommendation
 from advisor.errors import OptionError
 from advisor.report.page.finished import RULE, require_files
+from advisor.report.wording import promised_times
 from advisor.text.printable import shown
 from advisor.text.units import format_count, format_rate
 from advisor.trial.folder import StudyFolder
@@ -77,7 +79,7 @@ def _lines(found: list[_Found]) -> list[str]:
             one.answer.date,
             one.answer.goal.kind.value,
             shown(one.answer.workload),
-            f"{format_rate(one.answer.recommendation.winner.samples_per_second)} samples/s",
+            _speed(one.answer.recommendation),
         )
         for one in found
     ]
@@ -87,6 +89,15 @@ def _lines(found: list[_Found]) -> list[str]:
         f"momadvise report {shlex.quote(shown(one.path, _LONGEST_PATH))}"
         for row, one in zip(rows, found, strict=True)
     ]
+
+
+def _speed(found: Recommendation) -> str:
+    """As the answer's first lines say it: what was promised over the baseline, else the winner's throughput."""
+    confirmation = found.confirmation
+    if confirmation is None or confirmation.promise is None:
+        return f"{format_rate(found.winner.samples_per_second)} samples/s"
+    doubt = "" if confirmation.as_promised else ", not reproducible"
+    return f"{promised_times(confirmation.promise)} the baseline{doubt}"
 
 
 def _rest(older: int, others: int) -> list[str]:

@@ -69,8 +69,9 @@ def test_what_ran_on_a_simulated_device_has_marks_of_its_own(chrome: Chrome, pag
     for drawing in ("#cost", "#throughput", "#course"):
         assert chrome.count(f"{drawing} .dots-simulated path") > 0
         assert chrome.count(f"{drawing} :is(.dots-measured, .dots-profiled) :is(path, circle)") == 0
-        assert "simulated" in chrome.text(f"{drawing} .legend")
-        assert "measured" not in chrome.text(f"{drawing} .legend").split()
+        legend = " ".join(chrome.each(f"{drawing} .legend", "one.textContent"))
+        assert "simulated" in legend
+        assert "measured" not in legend
     places = study_of("simulated")["frontier"]["places"]
     assert chrome.count("#cost .dots-simulated path") == len(places)
     assert chrome.count("#throughput .dots-predicted path") > 0

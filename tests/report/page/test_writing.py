@@ -13,11 +13,12 @@ import pytest
 from advisor.cli import main
 from advisor.decide.answer import load_answer
 from advisor.errors import OptionError
+from advisor.measure.in_turn import Speedup
 from advisor.report.page.page_text import is_page
 from advisor.report.page.writing import write_report, write_report_beside
 from advisor.trial.folder import StudyFolder
 from tests.decide.examples import goal
-from tests.report.scenario import recommendation
+from tests.report.scenario import CONFIRMED, recommendation
 
 from .folders import faster_study, write_study
 
@@ -98,6 +99,18 @@ def test_of_a_folder_of_studies_each_is_listed_newest_first_with_the_command_to_
         "  2026-01-02  faster  gpt2        132 samples/s  momadvise report runs/first",
     ]
     assert main(shlex.split(listed[0].split("momadvise ")[1])) == 0, "the command that it says"
+
+
+@pytest.mark.parametrize(
+    ("before", "speed"), [(2.0, "2.10 times the baseline"), (4.0, "2.10 times the baseline, not reproducible")]
+)
+def test_the_speed_of_a_listed_study_is_the_one_that_its_answer_promises(
+    before: float, speed: str, tmp_path: Path
+) -> None:
+    found = Speedup(value=2.1, low=2.0, high=2.2, rounds=7)
+    confirmed = msgspec.structs.replace(CONFIRMED, speedup=found, promise=found, expected_speedup=before)
+    write_study(tmp_path / "one", recommendation(confirmation=confirmed), goal())
+    assert f"  2026-01-01  faster  gpt2  {speed}  momadvise report " in refused(tmp_path)
 
 
 def test_studies_that_have_no_answer_yet_are_counted_and_the_oldest_are_not_listed(study: Path, tmp_path: Path) -> None:
