@@ -13,7 +13,16 @@ from advisor.measure.measurement import StopReason
 from advisor.text.units import format_bytes, format_percent, format_times, format_times_spread
 from advisor.trial.outcome import Outcome
 
-__all__ = ["best_so_far", "is_faithful", "is_measured", "is_outpaced", "pace", "why_not_eligible", "worth_checking"]
+__all__ = [
+    "best_so_far",
+    "is_faithful",
+    "is_measured",
+    "is_outpaced",
+    "pace",
+    "why_not_eligible",
+    "why_not_faithful",
+    "worth_checking",
+]
 
 _ROUNDS_THAT_TELL = 6
 _EVERY_ROUND = 1.1
@@ -34,12 +43,12 @@ def is_outpaced(candidate: Candidate) -> bool:
 
 def why_not_eligible(candidate: Candidate, goal: Goal) -> str | None:
     """Why a measured candidate may not win, in a few words; ``None`` if it may."""
-    return _why_not_asked_for(candidate, goal) or _why_not_faithful(candidate, goal) or _why_not_confirmed(candidate)
+    return _why_not_asked_for(candidate, goal) or why_not_faithful(candidate, goal) or _why_not_confirmed(candidate)
 
 
 def is_faithful(candidate: Candidate, goal: Goal) -> bool:
     """Whether nothing known about its training rules it out."""
-    return _why_not_faithful(candidate, goal) is None
+    return why_not_faithful(candidate, goal) is None
 
 
 def _why_not_asked_for(candidate: Candidate, goal: Goal) -> str | None:
@@ -69,8 +78,11 @@ def _why_not_confirmed(candidate: Candidate) -> str | None:
     )
 
 
-def _why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
-    """Why the comparison with the reference run rules it out, or without one its first losses."""
+def why_not_faithful(candidate: Candidate, goal: Goal) -> str | None:
+    """Why a candidate's training rules it out; ``None`` if nothing known of it does.
+
+    The comparison with the reference run decides, or without one its first losses.
+    """
     if goal.own_settings and candidate.role is Role.BASELINE:
         return None  # it is what somebody trains with
     declared, guard = candidate.fidelity, candidate.guard

@@ -1,4 +1,4 @@
-"""Throughput and memory against the size: plain training, the winner, and the size that memory alone allows."""
+"""Throughput and memory against the size: the baseline, the winner, and the size that memory alone allows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Order = tuple[int, tuple[int | float, ...]]
 
 
 def plain_among(candidates: Iterable[Candidate]) -> Combination:
-    """The baseline's combination: plain training, with a method that distributes it on several devices."""
+    """The baseline's combination: the user's own settings, or plain training with a method that distributes it."""
     own = next((candidate for candidate in candidates if candidate.role is Role.BASELINE), None)
     return Combination() if own is None else Combination.of(own.policy)
 

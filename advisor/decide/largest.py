@@ -33,7 +33,7 @@ def choose_largest(candidates: Sequence[Candidate], goal: Goal) -> Recommendatio
     """
     floor = floor_rate(candidates, goal)
     if floor is None:
-        raise _no_baseline(candidates)
+        raise _no_baseline(candidates, goal)
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in candidates:
         if is_measured(candidate):
@@ -66,13 +66,14 @@ def choose_largest(candidates: Sequence[Candidate], goal: Goal) -> Recommendatio
     )
 
 
-def _no_baseline(candidates: Sequence[Candidate]) -> NothingMeasuredError:
+def _no_baseline(candidates: Sequence[Candidate], goal: Goal) -> NothingMeasuredError:
     lost = next((one for one in candidates if one.role is Role.BASELINE), None)
     ended = "was not measured" if lost is None else f"ended as {lost.outcome.value}"
     detail = f" ({lost.reason.rstrip('.')})" if lost is not None and lost.reason else ""
+    reached = "your own settings reach" if goal.own_settings else "plain training reaches"
     return NothingMeasuredError(
-        "A floor such as 0.5x is a share of what plain training reaches at the model's own size, but that "
-        f"{ended}{detail}. State --min-throughput in samples per second instead."
+        f"A floor such as 0.5x is a share of what {reached} at the model's own size, but that {ended}{detail}. State "
+        "--min-throughput in samples per second instead."
     )
 
 

@@ -7,17 +7,20 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.decide.drift import within_tolerance
-from advisor.decide.eligible import pace
+from advisor.decide.drift import tolerance_beside_chance, within_tolerance
+from advisor.decide.eligible import is_faithful, pace
 from advisor.decide.guard import drift_by_chance
 from advisor.goal import Goal
 from advisor.methods.catalogue import get_method
 from advisor.trial.outcome import Outcome
 
-__all__ = ["hoped", "next_leader", "usually_off"]
+__all__ = ["hoped", "needs_comparison", "next_leader", "usually_off"]
 
 _HOPE = 1.0
 """Standard errors by which a prediction may be too low: one in six is further off by chance."""
+
+_DOUBTFUL = 10.0
+"""Up to this many times the tolerance, first losses are doubtful; beyond it the training is taken for broken."""
 
 
 def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = False) -> Candidate | None:
@@ -44,10 +47,27 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
         if one.outcome is Outcome.COMPARED
         and one.policy.combination_key not in timed
         and one.policy.key not in known
-        and within_tolerance(one.loss_drift, one.fidelity, chance)
+        and _may_be_faithful(one, goal, chance)
         and (best is None or _hoped(one, off, hope) > best)
     ]
     return max(waiting, key=_expected, default=None)
+
+
+def needs_comparison(candidate: Candidate, candidates: Iterable[Candidate]) -> bool:
+    """Whether first losses leave open if its training is faithful, so that more steps must tell before it is timed."""
+    chance = drift_by_chance(candidates)
+    return candidate.guard is None and not within_tolerance(candidate.loss_drift, candidate.fidelity, chance)
+
+
+def _may_be_faithful(candidate: Candidate, goal: Goal, chance: float) -> bool:
+    """Whether nothing known of its training rules it out; a moderate drift of first losses is only a first look."""
+    if candidate.guard is not None:
+        return is_faithful(candidate, goal)
+    drift = candidate.loss_drift
+    if within_tolerance(drift, candidate.fidelity, chance):
+        return True
+    assert drift is not None, "an unmeasured drift is within every tolerance"
+    return drift <= _DOUBTFUL * tolerance_beside_chance(candidate.fidelity, chance) and not candidate.not_compared
 
 
 def _is_yardstick(candidate: Candidate) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 
 __all__ = ["ACCELERATE"]
 
@@ -104,6 +104,14 @@ ACCELERATE = Target(
         "megatron_lm_config": "Megatron would divide the model otherwise",
         "parallelism_config": "its mesh would be another than the policy's",
     },
+    schemas=(
+        Schema(
+            "accelerate",
+            ("commands/config/config_args.py",),
+            ("BaseConfig", "ClusterConfig", "SageMakerConfig"),
+        ),
+    ),
+    of_unknown="accelerate launch refuses the file",
     use="accelerate launch --config_file {file} train.py",
     adapter='advisor.integrations.accelerate.prepare(model, "policy.yaml", accelerator=accelerator)',
 )

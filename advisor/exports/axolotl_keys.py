@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 
 __all__ = ["AXOLOTL"]
 
@@ -155,6 +155,7 @@ AXOLOTL = Target(
         "torch_compile_mode": "setting it compiles the model, whatever torch_compile says",
         "tensor_parallel_size": "it would divide the model",
     },
+    schemas=(Schema("axolotl", ("utils/schemas/**/*.py", "integrations/**/args.py")),),
     use="axolotl train {file}",
     notes=("sequence_len and sample_packing decide the memory too: measure with rows as long as these make them",),
 )

@@ -15,10 +15,11 @@ import yaml
 
 from advisor.errors import OptionError
 from advisor.exports.export import Export, nested
+from advisor.exports.installed_keys import Strange, installed_keys, other_keys
 from advisor.exports.patching import Change, changes_for, misspelled
 from advisor.exports.reading import MISSING, each_once, is_same
 from advisor.exports.rules import Format, Status, Target
-from advisor.exports.yaml_text import changed_yaml, repeated_key
+from advisor.exports.yaml_text import changed_yaml, has_shared_values, line_of, repeated_key
 from advisor.files import write_whole
 from advisor.text.printable import printable, quoted, shown
 from advisor.text.yaml_file import read_yaml
@@ -39,12 +40,16 @@ class Patched(msgspec.Struct, frozen=True, kw_only=True):
         text: Its new text.
         changes: What is set, removed or left.
         misspelled: Its unknown keys, and the known one that each may be meant to be.
+        unknown: Further keys that the installed trainer does not know, and their lines; 0 where that is not known.
+        unchecked: Further keys that nothing is known of, as the trainer is not installed.
     """
 
     path: Path
     text: str
     changes: list[Change]
     misspelled: dict[str, str]
+    unknown: dict[str, int]
+    unchecked: tuple[str, ...]
 
     def write(self) -> None:
         """Replace the file, atomically and with its permissions; a link stays a link.
@@ -96,8 +101,27 @@ def patched_file(path: Path, export: Export) -> Patched:
     changes = changes_for(document, export)
     with path.open(encoding="utf-8-sig") as file:
         text = file.read()
-    text = _changed_json(text, document, changes) if kind is Format.JSON else _changed_yaml(path, text, export, changes)
-    return Patched(path=path, text=text, changes=changes, misspelled=misspelled(document, export.target))
+    likely, strange = _strange_keys(document, export.target)
+    return Patched(
+        path=path,
+        text=_changed_json(text, document, changes)
+        if kind is Format.JSON
+        else _changed_yaml(path, text, export, changes),
+        changes=changes,
+        misspelled=likely,
+        unknown={key: line_of(text, key) for key in strange.unknown},
+        unchecked=strange.unchecked,
+    )
+
+
+def _strange_keys(document: Mapping[str, Any], target: Target) -> tuple[dict[str, str], Strange]:
+    """What looks misspelled, and other keys that no table has; a key of the installed trainer is neither."""
+    valid = {f"{section}.{name}" if section else name for section in target.sections for name in installed_keys(target)}
+    likely = {key: near for key, near in misspelled(document, target).items() if key not in valid}
+    unknown, unchecked = other_keys(document, target)
+    return likely, Strange(
+        tuple(key for key in unknown if key not in likely), tuple(key for key in unchecked if key not in likely)
+    )
 
 
 def version_remark(target: Target) -> str:
@@ -147,6 +171,9 @@ def _changed_yaml(path: Path, text: str, export: Export, changes: list[Change]) 
         raise OptionError(
             f"{_WHAT} must have a value of its own for each key that is changed, but {shown(path)} shares some (with & "
             "and *). Write them out, and export again."
+            if has_shared_values(text)
+            else f"{_WHAT} must have keys that can be changed one by one, but that failed with {shown(path)}. Write "
+            "each key on a line of its own, without { and }, and export again."
         )
     return _header(export) + changed
 

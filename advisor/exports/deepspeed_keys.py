@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 
 __all__ = ["DEEPSPEED"]
 
@@ -110,6 +110,7 @@ DEEPSPEED = Target(
         "amp": "NVIDIA's apex would bring another mixed precision",
         "tensor_parallel": "it would divide the model",
     },
+    schemas=(Schema("deepspeed", ("**/constants.py", "**/config.py", "**/*_config.py")),),
     use="deepspeed --num_gpus {gpu_count} train.py --deepspeed_config {file}",
     notes=('"auto" is filled from TrainingArguments; here every number stands in one place',),
 )

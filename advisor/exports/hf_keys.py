@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 from advisor.exports.static_graph import ddp_rules
 
 __all__ = ["HF", "OPTIMIZERS", "TRAINING_ARGUMENTS"]
@@ -143,6 +143,11 @@ HF = Target(
         "optim_args": "options of another optimizer",
         "optim_target_modules": "an option of another optimizer",
     },
+    schemas=(
+        Schema("transformers", ("training_args.py",), ("TrainingArguments",)),
+        Schema("trl", ("**/*_config.py",)),
+    ),
+    of_unknown="HfArgumentParser refuses the file, unless another dataclass of your script has it",
     use="torchrun --nproc-per-node {gpu_count} train.py {file}",
     adapter='advisor.integrations.hf.attach(trainer, "policy.yaml")',
     notes=(

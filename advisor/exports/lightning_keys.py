@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 from advisor.exports.static_graph import ddp_rules
 
 __all__ = ["LIGHTNING"]
@@ -69,6 +69,9 @@ LIGHTNING = Target(
     ),
     own={"trainer.gradient_clip_val": (), "trainer.accelerator": (), "trainer.num_nodes": ()},
     rivals={"trainer.plugins": "a precision plugin would decide the format"},
+    schemas=(Schema("lightning", ("pytorch/trainer/trainer.py",), ("Trainer",)),),
+    sections=("trainer",),
+    of_unknown="LightningCLI refuses the file",
     use="python train.py fit --config {file}",
     adapter='Trainer(strategy=advisor.integrations.lightning.PolicyStrategy("policy.yaml"), devices=1)',
     notes=("without LightningCLI: Trainer(**mapping['trainer']), with a strategy object in place of class_path",),

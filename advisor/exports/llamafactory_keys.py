@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.exports.rules import Format, Given, Target, adapter, approximated, exported, refused
+from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 from advisor.exports.static_graph import ddp_rules
 
 __all__ = ["LLAMAFACTORY"]
@@ -151,6 +151,15 @@ LLAMAFACTORY = Target(
         "use_adam_mini": "another optimizer",
         "shift_attn": "another attention",
     },
+    schemas=(
+        Schema("llamafactory", ("hparams/*.py",)),
+        Schema(
+            "transformers",
+            ("training_args.py", "training_args_seq2seq.py"),
+            ("TrainingArguments", "Seq2SeqTrainingArguments"),
+        ),
+    ),
+    of_unknown="LLaMA-Factory refuses the file",
     use="llamafactory-cli train {file}",
     notes=(
         "the transformers that it requires (5.6 at most) also counts the first label of each row, which none predicts; "

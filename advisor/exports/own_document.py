@@ -9,8 +9,10 @@ from typing import Any
 
 from advisor.errors import OptionError
 from advisor.exports.accelerate_keys import ACCELERATE
+from advisor.exports.config_file import installed_version
 from advisor.exports.deepspeed_keys import DEEPSPEED
 from advisor.exports.export import QUANTITIES
+from advisor.exports.installed_keys import other_keys
 from advisor.exports.own_adapters import with_known_adapter
 from advisor.exports.patching import misspelled
 from advisor.exports.reading import MISSING, is_same, settings_in, value_at
@@ -227,8 +229,12 @@ class Document:
                 notes.append(f"{key}: {quoted(value)} is not measured ({why})")
         likely = misspelled(self._given, target)
         notes += [f"{key} is no key of {target.title}: did you mean {right}?" for key, right in likely.items()]
-        left = self._left(likely)
-        return [*notes, f"keys that nothing was made of: {', '.join(map(shown, left))}"] if left else notes
+        left, unknown = self._left(likely), other_keys(self._given, target).unknown
+        if stray := [shown(key) for key in left if key in unknown]:
+            notes.append(f"keys that {target.library} {installed_version(target)} does not have: {', '.join(stray)}")
+        if rest := [shown(key) for key in left if key not in unknown]:
+            notes.append(f"keys that nothing was made of: {', '.join(rest)}")
+        return notes
 
     def _unsaid(self) -> Iterator[tuple[str, Any]]:
         """Keys of the table whose value is not that of plain training, and which no setting stands for."""

@@ -13,7 +13,7 @@ from advisor.exports.reading import MISSING, is_same, value_at
 from advisor.exports.rules import Target
 from advisor.text.printable import quoted, shown
 
-__all__ = ["Change", "changes_for", "misspelled"]
+__all__ = ["Change", "changes_for", "misspelled", "strange_keys"]
 
 _OFF = ("", "no", "none", "off", "false", "disabled")
 _LIKENESS = 0.88
@@ -74,14 +74,19 @@ def changes_for(document: Mapping[str, Any], export: Export) -> list[Change]:
 def misspelled(document: Mapping[str, Any], target: Target) -> dict[str, str]:
     """Keys that no table has, and the known key that each may be meant to be."""
     known = sorted({*target.written, *target.older, *target.rivals})
-    above = {key.rpartition(".")[0] for key in known}
     found = {}
-    for key in _keys(document):
-        if key not in known and key not in target.others and key not in above:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=_LIKENESS)
-            if near:
-                found[key] = near[0]
+    for key in strange_keys(document, target):
+        near = difflib.get_close_matches(key, known, n=1, cutoff=_LIKENESS)
+        if near and key not in target.others:
+            found[key] = near[0]
     return found
+
+
+def strange_keys(document: Mapping[str, Any], target: Target) -> Iterator[str]:
+    """Dotted keys that no table has."""
+    known = {*target.written, *target.older, *target.rivals}
+    above = {".".join(names[:depth]) for names in (key.split(".") for key in known) for depth in range(1, len(names))}
+    yield from (key for key in _keys(document) if key not in known and key not in above)
 
 
 def _removed(document: Mapping[str, Any], export: Export) -> Iterator[Change]:

@@ -14,7 +14,7 @@ import msgspec
 
 from advisor.methods.setting import ParameterValue
 
-__all__ = ["Format", "Given", "Rule", "Status", "Target", "adapter", "approximated", "exported", "refused"]
+__all__ = ["Format", "Given", "Rule", "Schema", "Status", "Target", "adapter", "approximated", "exported", "refused"]
 
 
 class Status(enum.Enum):
@@ -72,6 +72,21 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return fits and (not self.beside or not methods.isdisjoint(self.beside))
 
 
+class Schema(msgspec.Struct, frozen=True):
+    """Where the source of a library lists the keys of a configuration.
+
+    Attributes:
+        package: The package, as it is imported.
+        files: Patterns of its files.
+        classes: Classes whose fields and parameters are the keys. Empty: keys are read in many places, so that every
+            field and every word in quotes counts as one, lest a valid key is called unknown.
+    """
+
+    package: str
+    files: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A trainer, and what its configuration can say.
 
@@ -88,6 +103,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         older: Former spelling of a key -> the key.
         rivals: Key that cannot stand beside what is written -> why.
         others: Valid keys that look like a misspelling of one in this table.
+        schemas: Where all of its keys are listed; the first must be installed, others may have further keys.
+        sections: Dotted keys of the mappings whose keys these are; the top is empty.
+        of_unknown: What becomes of a key that it does not know.
         use: How to train with the file, with ``{file}`` and ``{gpu_count}``.
         adapter: The call that applies a whole policy in this trainer, in place of a file; empty if there is none.
         notes: What else to know of the trainer.
@@ -104,6 +122,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     older: Mapping[str, str] = {}
     rivals: Mapping[str, str] = {}
     others: frozenset[str] = frozenset()
+    schemas: tuple[Schema, ...] = ()
+    sections: tuple[str, ...] = ("",)
+    of_unknown: str = "does not read it"
     use: str = ""
     adapter: str = ""
     notes: tuple[str, ...] = ()

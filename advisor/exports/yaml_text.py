@@ -11,10 +11,11 @@ from typing import Any
 
 import yaml
 
+from advisor.exports.flow_text import with_flow_entry, without_flow_entry
 from advisor.exports.patching import Change
 from advisor.exports.reading import MISSING
 
-__all__ = ["changed_yaml", "repeated_key"]
+__all__ = ["changed_yaml", "has_shared_values", "line_of", "repeated_key"]
 
 _WIDE = 2**16
 """No line is broken."""
@@ -51,6 +52,26 @@ def repeated_key(text: str) -> str:
     return ""
 
 
+def has_shared_values(text: str) -> bool:
+    """Whether a value is named with ``&``, and so can stand in several places."""
+    return any(isinstance(token, yaml.AnchorToken) for token in yaml.scan(text, yaml.SafeLoader))
+
+
+def line_of(text: str, key: str) -> int:
+    """The line of a dotted key, from 1; 0 if that is not known. JSON is read too, where it is indented by spaces."""
+    try:
+        node: Any = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError:
+        return 0
+    line = 0
+    for name in key.split("."):
+        entry = _entry(node, name)
+        if entry is None:
+            return 0
+        line, node = entry[0].start_mark.line + 1, entry[1]
+    return line
+
+
 def _with(text: str, names: list[str], value: Any) -> str:
     """The text with a value set."""
     node: Any = yaml.compose(text, yaml.SafeLoader)
@@ -59,8 +80,10 @@ def _with(text: str, names: list[str], value: Any) -> str:
         rest = names[depth:]
         if entry is None:
             return _with_entry(text, node, rest, value)
-        key, node = entry
+        above, (key, node) = node, entry
         if not isinstance(node, yaml.MappingNode) and len(rest) > 1:  # nothing yet, where a mapping belongs
+            if above.flow_style:
+                return _replaced(text, node, _written(_inside(rest[1:], value)))
             lines = text.splitlines(keepends=True)
             place = key.end_mark.line + 1
             lines.insert(place, _block(rest[1:], value, key.start_mark.column + 2))
@@ -78,11 +101,7 @@ def _with_entry(text: str, node: Any, names: list[str], value: Any) -> str:
     if node is None:  # everything else was removed
         return f"{text}{_block(names, value, 0)}"
     if node.flow_style:
-        *above, last = names
-        entry: Any = {last: value}
-        for name in reversed(above):
-            entry = {name: entry}
-        return _replaced(text, node, _written(yaml.safe_load(_text_of(text, node)) | entry))
+        return with_flow_entry(text, node, _written(_inside(names, value)).removeprefix("{").removesuffix("}"))
     lines = text.splitlines(keepends=True)
     lines.insert(_last_line(node) + 1, _block(names, value, node.start_mark.column))
     return "".join(lines)
@@ -100,9 +119,7 @@ def _without(text: str, names: list[str]) -> str:
     if entry is None:
         return text
     if node.flow_style:
-        left = yaml.safe_load(_text_of(text, node))
-        del left[names[-1]]
-        return _replaced(text, node, _written(left))
+        return without_flow_entry(text, node, entry)
     lines = text.splitlines(keepends=True)
     return "".join([*lines[: entry[0].start_mark.line], *lines[_last_line(entry[1]) + 1 :]])
 
@@ -111,6 +128,13 @@ def _entry(node: Any, name: str) -> tuple[Any, Any] | None:
     if not isinstance(node, yaml.MappingNode):
         return None
     return next((pair for pair in node.value if pair[0].value == name), None)
+
+
+def _inside(names: list[str], value: Any) -> Any:
+    """A value under its keys."""
+    for name in reversed(names):
+        value = {name: value}
+    return value
 
 
 def _block(names: list[str], value: Any, column: int) -> str:
@@ -132,10 +156,6 @@ def _replaced(text: str, node: yaml.Node, by: str) -> str:
     elif text[start:end].endswith("\n"):
         by = f"{by}\n"
     return f"{text[:start]}{by}{text[end:]}"
-
-
-def _text_of(text: str, node: yaml.Node) -> str:
-    return text[node.start_mark.index : node.end_mark.index]
 
 
 def _last_line(node: yaml.Node) -> int:

@@ -126,8 +126,22 @@ class Prepared:
 
         In a loop with ``accelerator.accumulate(model)`` in place of :meth:`micro_batches`, each micro-batch of a step
         counts the same, however many targets it has.
+
+        Raises:
+            PolicyError: The micro-batch is too large, or the accelerator accumulates over another number of them.
         """
+        self._require_same_accumulation()
         return self._loop.forward(self._checked(micro_batch))
+
+    def _require_same_accumulation(self) -> None:
+        """A step of other micro-batches than the policy's would weigh each of them wrongly."""
+        wanted, found = self._policy.accumulation_steps, self._accelerator.gradient_accumulation_steps
+        if found != wanted:
+            raise PolicyError(
+                f"gradient_accumulation_steps of the accelerator must stay {wanted}, as the policy was "
+                f"measured, but it was set to {found} after prepare (all accelerators of a process share it). Set "
+                f"accelerator.gradient_accumulation_steps = {wanted} again, or tune for another batch."
+            )
 
     def _require_whole(self, micro_batch: Any) -> None:
         """Only the last micro-batch of a loader may be smaller than the policy's, of which whole ones were measured."""

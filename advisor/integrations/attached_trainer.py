@@ -31,11 +31,13 @@ class AttachedTrainer:
     Args:
         trainer: The trainer.
         loop: The passes of its training.
+        require_unchanged: Raises if the trainer was changed since, so that it would not train by the policy.
     """
 
-    def __init__(self, trainer: Any, loop: TrainerLoop) -> None:
+    def __init__(self, trainer: Any, loop: TrainerLoop, require_unchanged: Callable[[], None]) -> None:
         self._trainer = trainer
         self._loop = loop
+        self._require_unchanged = require_unchanged
         self._training = loop.training
         self._usual: dict[str, Callable[..., Any]] = {name: getattr(trainer, name) for name in _REPLACED}
 
@@ -48,7 +50,13 @@ class AttachedTrainer:
         self._trainer.optimizer = self._loop.optimizer
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
-        """Take the micro-batches of the next step, and weigh them."""
+        """Take the micro-batches of the next step, and weigh them.
+
+        Raises:
+            PolicyError: The trainer does not train by the policy anymore. Callbacks may change it between any two
+                steps.
+        """
+        self._require_unchanged()
         micro_batches, count = self._usual["get_batch_samples"](*args, **kwargs)
         if micro_batches:
             self._loop.begin(micro_batches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -57,11 +57,11 @@ def attach(
 ) -> Training:
     """Have a trainer train by a policy: ``attach(trainer, "policy.yaml")``, then ``trainer.train()`` as ever.
 
-    The trainer's batch size and accumulation become those of the policy. Its model is changed in place; its optimizer
-    is the one that its arguments describe, as methods change it. Forward passes of training run with all that methods
-    put around them, and a micro-batch counts by its targets. What the trainer saves has the names of the plain model
-    (adapters are merged), so ``from_pretrained`` reads it, and it resumes from its own checkpoints. Evaluation runs
-    without autocast, as ``Training.evaluate`` does.
+    The trainer's batch size and accumulation become those of the policy, and must stay so. Its model is changed in
+    place; its optimizer is the one that its arguments describe, as methods change it. Forward passes of training
+    run with all that methods put around them, and a micro-batch counts by its targets. What the trainer saves has
+    the names of the plain model (adapters are merged), so ``from_pretrained`` reads it, and it resumes from its own
+    checkpoints. Evaluation runs without autocast, as ``Training.evaluate`` does.
 
     Args:
         trainer: The trainer, before it trains.
@@ -101,12 +101,11 @@ def attach(
     )
     training.max_grad_norm = None  # The trainer clips, through the training.
     training.micro_batch_weights.causal |= is_causal_loss(trainer.model)
-    values = {
+    batch = {
         "per_device_train_batch_size": found.policy.micro_batch,
         "gradient_accumulation_steps": found.policy.accumulation_steps,
-        "max_grad_norm": clipped,
     }
-    for name, value in values.items():
+    for name, value in {**batch, "max_grad_norm": clipped}.items():
         before = getattr(args, name)
         if before != value:
             training.notes.append(f"{name} of the trainer was {before} and is {value} now")
@@ -114,7 +113,7 @@ def attach(
     trainer._train_batch_size = args.train_batch_size
     loop = TrainerLoop(training, found.policy.accumulation_steps)
     let_it_make_passes(trainer.accelerator, loop)
-    AttachedTrainer(trainer, loop).install()
+    AttachedTrainer(trainer, loop, lambda: _require_unchanged(trainer, kind, batch)).install()
     return training
 
 
@@ -201,3 +200,19 @@ def _require_plain_trainer(trainer: Any) -> None:
     for reason, holds in refusals.items():
         if holds:
             raise PolicyError(f"A trainer with a policy must {reason}.")
+
+
+def _require_unchanged(trainer: Any, kind: support.Trainer, batch: Mapping[str, int]) -> None:
+    """Refuse arguments that were changed after a policy was attached: they would be dropped, or train otherwise.
+
+    Raises:
+        PolicyError: The batch is another one, or what the policy decides is on.
+    """
+    for name, value in batch.items():
+        found = getattr(trainer.args, name)
+        if found != value:
+            raise PolicyError(
+                f"{name} must stay {value}, as the policy was measured, but it was set to {found} after attach. "
+                f"Set trainer.args.{name} = {value} again, or tune for another batch and attach that policy."
+            )
+    require_plain(kind, _own_settings(trainer), type(trainer.args).__name__)

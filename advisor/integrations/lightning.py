@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -182,6 +182,11 @@ class PolicyStrategy(SingleDeviceStrategy):  # type: ignore[misc]
             raise MethodRefusedError(
                 "a policy needs automatic optimization, in which Lightning runs backward pass and optimizer step, but "
                 f"{type(module).__name__} has automatic_optimization=False; set it to True, or train with wrapper.py"
+            )
+        if any(isinstance(one, GradientAccumulationScheduler) for one in trainer.callbacks):
+            raise PolicyError(
+                "accumulate_grad_batches must stay what it is, as the policy was measured, but a "
+                "GradientAccumulationScheduler changes it between epochs. Leave that callback out."
             )
         if self._policy.global_batch % accumulated:
             raise PolicyError(

@@ -74,7 +74,7 @@ class AnswerView:
             yield CostPlot(answer)
         yield Text()
         if answer.growth is not None:
-            yield growth_table(answer, answer.growth)
+            yield growth_table(answer, answer.growth, own_settings=bool(self.goal.own_settings))
             yield Text()
         yield Text("Why", style="bold")
         width = min(options.max_width, _TEXT_WIDTH)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from advisor.exports.config_file import Patched, installed_version, version_remark
 from advisor.exports.export import Export, Line
-from advisor.exports.rules import Status
+from advisor.exports.rules import Status, Target
 from advisor.report.wording import batch_words, policy_words
 from advisor.text.printable import shown
 
@@ -23,6 +23,9 @@ _STYLES = {
     Status.ADAPTER: "yellow",
     Status.REFUSED: "bold red",
 }
+
+_MOST_NAMES = 8
+"""Keys that are named in one line."""
 
 
 def export_view(export: Export, patched: Patched | None = None, *, written: bool = True) -> RenderableType:
@@ -40,7 +43,7 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
         Text(f"{remark[0].upper()}{remark[1:]}.", style="yellow" if other_version else "dim"),
         Text(),
         *(part for line in export.lines for part in _line(line)),
-        *_changes(patched),
+        *_changes(patched, target),
         *_usage(export, patched),
     )
 
@@ -62,7 +65,7 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _changes(patched: Patched | None) -> Iterator[RenderableType]:
+def _changes(patched: Patched | None, target: Target) -> Iterator[RenderableType]:
     if patched is None:
         return
     yield Text()
@@ -74,6 +77,25 @@ def _changes(patched: Patched | None) -> Iterator[RenderableType]:
         yield _indented(change.words, "yellow" if change.stays else "")
     for wrong, right in patched.misspelled.items():
         yield Text(f"{wrong} is no key that momadvise knows; is {right} meant?", style="yellow")
+    yield from _strange(patched, target)
+
+
+def _strange(patched: Patched, target: Target) -> Iterator[RenderableType]:
+    """Keys that nobody knows, and those that could not be looked up."""
+    for key, line in patched.unknown.items():
+        where = f"{shown(patched.path)}, line {line}" if line else shown(patched.path)
+        yield Text(
+            f"{where}: {shown(key)} stays, but {target.library} {installed_version(target)} has no such key and "
+            f"{target.of_unknown}. Correct or remove it.",
+            style="yellow",
+        )
+    if patched.unchecked:
+        names = [shown(key) for key in patched.unchecked[:_MOST_NAMES]]
+        more = len(patched.unchecked) - len(names)
+        rest = f" and {more} more" if more else ""
+        version = installed_version(target)
+        why = "is not installed here" if version is None else f"{version} has no list of its keys where it had one"
+        yield Text(f"Not checked, as {target.library} {why}: {', '.join(names)}{rest}.", style="dim")
 
 
 def _usage(export: Export, patched: Patched | None) -> Iterator[RenderableType]:

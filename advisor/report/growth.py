@@ -1,4 +1,4 @@
-"""Size against throughput and memory: plain training beside the winner's methods."""
+"""Size against throughput and memory: the baseline beside the winner's methods."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ __all__ = ["growth_table"]
 _SHORT = {Outcome.OUT_OF_MEMORY: "OOM", Outcome.HOST_OUT_OF_MEMORY: "host OOM", Outcome.SCREENED: "not run"}
 
 
-def growth_table(recommendation: Recommendation, growth: Growth) -> RenderableType:
-    """One row for every size that was tried, with separate columns for measured and predicted values."""
+def growth_table(recommendation: Recommendation, growth: Growth, *, own_settings: bool = False) -> RenderableType:
+    """One row for every size that was tried, with separate columns for measured and predicted values.
+
+    Args:
+        recommendation: The answer.
+        growth: Its sizes.
+        own_settings: Whether the baseline is the user's own settings.
+    """
     winner = recommendation.winner
     plain = plain_among((*recommendation.ranking, *recommendation.not_measured))
     best = Combination.of(winner.policy)
@@ -29,7 +35,8 @@ def growth_table(recommendation: Recommendation, growth: Growth) -> RenderableTy
     table = plain_table("Size against throughput", expand=True)
     table.add_column("size", ratio=1)
     table.add_column("para-\nmeters", justify="right", no_wrap=True)
-    for name in ("plain", "winner") if beside else ("plain",):
+    own = "yours" if own_settings else "plain"
+    for name in (own, "winner") if beside else (own,):
         table.add_column(f"{name},\nsamples/s", justify="right", no_wrap=True)
         table.add_column(f"{name},\npeak", justify="right", no_wrap=True)
     if predicted:
@@ -46,8 +53,8 @@ def growth_table(recommendation: Recommendation, growth: Growth) -> RenderableTy
         style = "bold green" if row.model_size == winner.model_size else ""
         table.add_row(*cells, style=style)
     legend = f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s."
-    if plain != Combination():
-        legend += f" plain: {combination_words(plain)}."
+    if plain != Combination() or own_settings:
+        legend += f" {own}: {combination_words(plain)}."
     if beside:
         legend += f" winner: {combination_words(best)}."
     return Group(table, Text(legend + " OOM: out of memory. not run: predicted to fail.", style="dim"))

@@ -78,6 +78,8 @@ def json_export(export: Export, patched: Patched | None, *, written: bool) -> st
 
     ``text`` is the configuration, or the file of the user's as it was ``written`` (``false``: left as it is);
     ``checked_version`` is the trainer's version whose keys they are, ``installed_version`` the one here or ``null``.
+    Of the keys of the user's own, ``unknown`` are in no list of the installed trainer, and ``unchecked`` could not be
+    looked up.
     """
     target = export.target
     return _document(
@@ -92,6 +94,8 @@ def json_export(export: Export, patched: Patched | None, *, written: bool) -> st
         text=new_configuration(export) if patched is None else patched.text,
         changes=[] if patched is None else [change.words for change in patched.changes],
         misspelled={} if patched is None else patched.misspelled,
+        unknown=[] if patched is None else list(patched.unknown),
+        unchecked=[] if patched is None else patched.unchecked,
     )
 
 

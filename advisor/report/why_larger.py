@@ -20,7 +20,7 @@ def explain_size(answer: Recommendation, growth: Growth, goal: Goal) -> tuple[st
     return (
         _what(answer.winner, growth, goal, answer.baseline),
         _against_own(answer.winner, growth),
-        _against_plain(answer, growth),
+        _against_plain(answer, growth, goal),
         _what_stops(answer, growth, goal),
         _memory(answer.winner, growth, goal),
     )
@@ -30,7 +30,7 @@ def _what(winner: Candidate, growth: Growth, goal: Goal, baseline: Candidate | N
     floor = f"{format_rate(growth.floor_samples_per_second)} samples/s"
     share = goal.floor.share_of_baseline if goal.floor is not None else None
     if share is not None and baseline is not None:
-        plainly = _plain_words(Combination.of(baseline.policy))
+        plainly = _plain_words(Combination.of(baseline.policy), goal)
         floor += f" ({share:g} times the {format_rate(baseline.samples_per_second)} of {plainly} at its own size)"
     trained = "trained with" if winner.policy.methods else "with"
     return (
@@ -50,7 +50,7 @@ def _against_own(winner: Candidate, growth: Growth) -> str:
     return f"That is {factor:.2f} times the parameters of the model's own size ({parameters_words(own)})."
 
 
-def _against_plain(answer: Recommendation, growth: Growth) -> str:
+def _against_plain(answer: Recommendation, growth: Growth, goal: Goal) -> str:
     winner, plain = answer.winner, growth.plain
     tried = (*answer.ranking, *answer.not_measured)
     plainly = plain_among(tried)
@@ -61,14 +61,14 @@ def _against_plain(answer: Recommendation, growth: Growth) -> str:
         if plainly.settings:
             return "Nothing else that was tried reached a larger size."
         return "No combination of methods that was tried reached a larger size: use no method."
-    words = _plain_words(plainly)
+    words, keep = _plain_words(plainly, goal), "keep" if goal.own_settings else "keeps"
     name = words[0].upper() + words[1:]
     if plain is None:
         return f"{name} kept the floor at no size that was tried."
     if plain.size_order == winner.size_order:
-        return f"{name} keeps the floor at this size too, at {format_rate(plain.samples_per_second)} samples/s."
+        return f"{name} {keep} the floor at this size too, at {format_rate(plain.samples_per_second)} samples/s."
     return (
-        f"{name} keeps it up to {size_words(plain.model_size)} ({_parameters(plain)}, "
+        f"{name} {keep} it up to {size_words(plain.model_size)} ({_parameters(plain)}, "
         f"{format_rate(plain.samples_per_second)} samples/s)."
     )
 
@@ -110,8 +110,10 @@ def _memory(winner: Candidate, growth: Growth, goal: Goal) -> str:
     )
 
 
-def _plain_words(plainly: Combination) -> str:
-    """Plain training, with its method on several devices: ``"plain training (ddp on 2 devices)"``."""
+def _plain_words(plainly: Combination, goal: Goal) -> str:
+    """The baseline: ``"plain training"``, ``"plain training (ddp on 2 devices)"``, ``"your own settings (lora)"``."""
+    if goal.own_settings:
+        return f"your own settings ({combination_words(plainly)})"
     return "plain training" if plainly == Combination() else f"plain training ({combination_words(plainly)})"
 
 

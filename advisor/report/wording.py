@@ -200,13 +200,16 @@ def outcome_style(outcome: Outcome) -> str:
 
 def promised_times(promise: Speedup) -> str:
     """A speedup with its interval: ``"5.20 times"``, or ``"at least 2.00 times"`` where its ends are far apart."""
-    return f"at least {format_times(promise.low)}" if promise.is_unsteady else format_times(promise.value)
+    certain = promise.is_unsteady and promise.low > 1
+    return f"at least {format_times(promise.low)}" if certain else format_times(promise.value)
 
 
 def promise_words(promise: Speedup, baseline_rate: float) -> str:
     """What a speedup over the baseline comes to; rates only where the middle of its interval means something."""
     if promise.is_unsteady:
         ends = f"between {format_times(promise.low)} and {format_times(promise.high)}"
+        if promise.low <= 1:
+            return f"{promised_times(promise)} the baseline just now, but {ends}: no gain is certain"
         return f"{promised_times(promise)} the baseline; measured {ends}, which is too unsteady to say more"
     spread = format_times_spread(promise.low, promise.high, promise.value)
     rates = f"{format_rate(promise.value * baseline_rate)} instead of {format_rate(baseline_rate)} samples/s"

@@ -1,8 +1,9 @@
 """The search of ``bigger``: each combination of methods climbs to the largest size that it keeps the floor at.
 
-Plain training is first measured at the model's own size, which a floor such as 0.5x refers to, and climbs completely.
-Every other combination must beat the largest size so far: it is tried one size above, and climbs on if it keeps the
-floor there. ``Climb`` of ladder.py decides where the next measurement is worth most.
+The baseline, plain training or the user's own settings, is first measured at the model's own size, which a floor such
+as 0.5x refers to, and climbs completely. Every other combination must beat the largest size so far: it is tried one
+size above, and climbs on if it keeps the floor there. ``Climb`` of ladder.py decides where the next measurement is
+worth most.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class SizeSearch:
         self._baseline()
         floor = floor_rate(self._sized.candidates, self._goal)
         if floor is None:
-            return "plain training at the model's own size has no measurement that a floor could be a share of"
+            trained = "training with your own settings" if self._goal.own_settings else "plain training"
+            return f"{trained} at the model's own size has no measurement that a floor could be a share of"
         try:
             while True:
                 self._sized.check_budget()
@@ -62,13 +64,16 @@ class SizeSearch:
             return str(reason)
 
     def _baseline(self) -> None:
-        """Plain training at the model's own size and batch; the smallest cut where it fits on no device."""
+        """The baseline at the model's own size and batch.
+
+        Where plain training fits on no device, that is the smallest cut; the user's own settings have no other.
+        """
         if self._sized.own is None:
             return
         if not self._baselines:
-            self._plain_baseline(self._sized.own)
+            self._own_baseline(self._sized.own)
         assert self._goal.floor is not None, "the goal 'bigger' has a floor"
-        if self._goal.floor.share_of_baseline is None:
+        if self._goal.floor.share_of_baseline is None or self._goal.own_settings:
             return
         for cut in self._sized.cuts:
             tried = self._baselines
@@ -89,7 +94,7 @@ class SizeSearch:
             self._sized.record(candidate, own)
         self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
 
-    def _plain_baseline(self, own: int) -> None:
+    def _own_baseline(self, own: int) -> None:
         begin = self._budget.elapsed_seconds
         evaluator = self._sized.evaluator(own)
         baseline = evaluator.baseline()
@@ -101,17 +106,17 @@ class SizeSearch:
     def _climb(self, proposal: Proposal, floor: float) -> Climb:
         """Climb with a combination to the largest size that keeps the floor."""
         combination = proposal.combination
-        plainest = combination == self._sized.plainest
+        is_baseline = combination == self._sized.baseline
         others = [one for one in self._sized.candidates if Combination.of(one.policy) != combination]
         record = largest_so_far(others, self._goal)
-        above = -1 if record is None or plainest else self._sized.place_of(record)
+        above = -1 if record is None or is_baseline else self._sized.place_of(record)
         limit = self._goal.limit_on(combination.gpu_count)
         climb = Climb(self._sized.rungs, floor=floor, limit_bytes=limit, above=above)
-        if plainest and self._sized.own is not None:
+        if is_baseline and self._sized.own is not None:
             baseline = self._sized.reached(combination, self._sized.own, floor)
             if baseline.kept:  # at the user's own batch; below the floor another one may still keep it
                 climb.tell(self._sized.own, baseline)
-        role = Role.HAND_TUNED if proposal.hand_tuned and not plainest else Role.SEARCHED
+        role = Role.HAND_TUNED if proposal.hand_tuned and not is_baseline else Role.SEARCHED
         while (place := climb.next()) is not None:
             self._sized.evaluate(combination, place, role, floor)
             climb.tell(place, self._sized.reached(combination, place, floor))

@@ -6,9 +6,17 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import tolerance_beside_chance
-from advisor.decide.eligible import best_so_far, is_faithful, is_measured, pace, why_not_eligible, worth_checking
+from advisor.decide.eligible import (
+    best_so_far,
+    is_faithful,
+    is_measured,
+    pace,
+    why_not_eligible,
+    why_not_faithful,
+    worth_checking,
+)
 from advisor.decide.guard import drift_by_chance
-from advisor.decide.leader import next_leader
+from advisor.decide.leader import needs_comparison, next_leader
 from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
 from advisor.goal import GoalKind
@@ -179,6 +187,9 @@ class SearchLoop:
             leader = next_leader(waiting, self._goal, surely=surely)
             if leader is None:
                 return
+            if needs_comparison(leader, self._ledger.candidates):
+                self._compare_more_steps(leader)
+                continue
             self._led.add(leader.policy.key)
             begin = self._budget.elapsed_seconds
             self._number = self._ledger.next_number
@@ -189,6 +200,16 @@ class SearchLoop:
             found, others = self._recorded(evaluation)
             timed = [one for one in (*others, *found) if is_measured(one) and is_faithful(one, self._goal)]
             self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))
+
+    def _compare_more_steps(self, leader: Candidate) -> None:
+        """Have the guard tell whether a would-be leader whose first losses drift may lead, and say so if it may not."""
+        checked = self._guard.checked(leader)
+        if checked.guard is None:
+            checked = msgspec.structs.replace(checked, not_compared=checked.not_compared or "nothing to compare with")
+        if not is_faithful(checked, self._goal):
+            reason = f"{checked.reason}; it may not win: {why_not_faithful(checked, self._goal)}"
+            checked = msgspec.structs.replace(checked, reason=reason)
+        self._ledger.replace(lambda one: checked if one == leader else one)
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""

@@ -68,14 +68,9 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
         self._check_goal()
 
     def _check_baseline(self) -> None:
-        """What is measured as the baseline must be something that this goal compares with, on these devices."""
+        """What is measured as the baseline must be for these devices."""
         if self.baseline is None:
             return
-        if self.goal is GoalKind.BIGGER:
-            raise OptionError(
-                "Settings of your own are compared by --goal faster and cheapest, but the goal is 'bigger', whose "
-                f"floor is a share of plain training. Leave {self.baseline.origin} out."
-            )
         count = self.baseline.policy.gpu_count
         if self.gpu_counts is not None and count not in self.gpu_counts:
             given = ",".join(map(str, self.gpu_counts))

@@ -282,10 +282,13 @@ class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidel
         write_gradient_to: File to write the first gradient to, for the reference run.
         reference_gradient: File of the reference run's first gradient, to compare this run's with.
         watched_state: Names of the model state that the reference run's first step changed.
+        thread_rates: The probe's rates by number of threads: beside other processes, steps take as many as these do not
+            slow down, since nothing here is timed.
     """
 
     fidelity_steps: int = 3
     other_chance: bool = False
+    thread_rates: Incidental[dict[int, float]] = {}
     write_gradient_to: Incidental[str | None] = None
     reference_gradient: Incidental[str | None] = None
     watched_state: Incidental[tuple[str, ...] | None] = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 from advisor.errors import WorkloadError
 from advisor.text.printable import printable, quoted
@@ -10,8 +12,12 @@ from advisor.text.printable import printable, quoted
 __all__ = ["hub_config"]
 
 _CONFIG = "config.json"
-_ETAG_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0
 """What a hub that does not answer is waited for before the cache is looked at."""
+_PAUSE_SECONDS = 1.0
+"""Before a hub is asked a second time, if it failed at once."""
+_SERVER_ERROR = 500
+"""From this status on, a hub has no answer."""
 
 
 def hub_config(repository: str) -> Path:
@@ -40,12 +46,14 @@ def hub_config(repository: str) -> Path:
     )
 
     named, (name, _, revision) = quoted(f"hf:{repository}"), repository.partition("@")
+    unreachable = _why_unreachable(name, revision)
+    where: dict[str, Any] = {"revision": revision or None, "local_files_only": bool(unreachable)}
     try:
-        return Path(hf_hub_download(name, _CONFIG, revision=revision or None, etag_timeout=_ETAG_SECONDS))
+        return Path(hf_hub_download(name, _CONFIG, etag_timeout=_ANSWER_SECONDS, **where))
     except LocalEntryNotFoundError as error:
         raise WorkloadError(
             f"{named} must be in the Hugging Face cache or on a hub that can be reached, but it is neither "
-            f"({_offline()}). Give the path of a config.json or of a folder with one, run "
+            f"({unreachable or 'it stopped answering'}). Give the path of a config.json or of a folder with one, run "
             f"`hf download {name} {_CONFIG}` where there is a network, or name a model type such as hf:bert."
         ) from error
     except GatedRepoError as error:
@@ -75,12 +83,44 @@ def hub_config(repository: str) -> Path:
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise WorkloadError(
-            f"{named} must be readable from the hub, but that failed: {type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else 'no reason given'}. Give the path of a config.json."
+            f"{named} must be readable from the hub, but that failed: {_in_words(error)}. Give the path of a "
+            "config.json."
         ) from error
 
 
-def _offline() -> str:
-    from huggingface_hub.constants import is_offline_mode
+def _why_unreachable(name: str, revision: str) -> str:
+    """Why the hub does not answer; empty if it does, be it with a refusal.
 
-    return "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set" if is_offline_mode() else "there is no connection to it"
+    Its client alone, where the cache has no file either, would ask six times with growing pauses: 23 s without a
+    network, and minutes behind a firewall that drops what it is sent.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if is_offline_mode():
+        return "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"
+    reason = ""
+    for pause in (0.0, _PAUSE_SECONDS):
+        time.sleep(pause)
+        began = time.monotonic()
+        try:
+            get_hf_file_metadata(hf_hub_url(name, _CONFIG, revision=revision or None), timeout=_ANSWER_SECONDS)
+        except HFValidationError:
+            return ""
+        except HfHubHTTPError as error:
+            if error.response.status_code < _SERVER_ERROR:
+                return ""
+            reason = _in_words(error)
+        except Exception as error:  # Those of the HTTP library, which is another one in each version of the client.
+            reason = _in_words(error)
+        else:
+            return ""
+        if time.monotonic() - began > _PAUSE_SECONDS:
+            break
+    return f"it does not answer: {reason}"
+
+
+def _in_words(error: Exception) -> str:
+    lines = printable(str(error)).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

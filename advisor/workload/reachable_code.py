@@ -33,9 +33,18 @@ _NUMBER_ALONE = frozenset({"MAX_GRAD_NORM"})
 
 _VALUES = (
     ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp,
-    ast.operator, ast.unaryop, ast.expr_context,
+    ast.keyword, ast.operator, ast.unaryop, ast.expr_context,
 )  # fmt: skip
 """The parts of an expression that does nothing besides having a value."""
+
+_HARMLESS_CALLS = frozenset({
+    "ParamSpec", "Path", "PurePath", "TypeVar", "bool", "device", "dict", "float", "frozenset", "getLogger", "int",
+    "list", "namedtuple", "range", "set", "str", "tuple",
+})  # fmt: skip
+"""Names of functions and classes that do nothing besides returning a value, whatever module they are called from."""
+
+_NEVER = ("__name__ == '__main__'", "'__main__' == __name__", "TYPE_CHECKING", "typing.TYPE_CHECKING")
+"""Conditions that do not hold in a worker."""
 
 _IMPORTED_ANYWAY = frozenset({"torch", "numpy"})
 """Packages that every workload imports, itself or through torch; so importing one does nothing more."""
@@ -206,12 +215,10 @@ def _bound_by(node: ast.stmt) -> set[str]:
 
 
 def _does_nothing(node: ast.stmt) -> bool:
-    """A bare text, or what runs only in the main program, which no worker is."""
+    """A bare text, what runs only in the main program, which no worker is, or what only a type checker sees."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
-    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
-        return False
-    return ast.unparse(node.test) in ("__name__ == '__main__'", "'__main__' == __name__")
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in _NEVER
 
 
 def _only_defined(node: ast.stmt, classes: set[str], bound_once: Collection[str]) -> str:
@@ -222,13 +229,21 @@ def _only_defined(node: ast.stmt, classes: set[str], bound_once: Collection[str]
     """
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
         return "" if node.name.startswith("__") else node.name
-    if isinstance(node, ast.Assign) and all(isinstance(part, _VALUES) for part in ast.walk(node.value)):
+    if isinstance(node, ast.Assign) and all(map(_only_has_a_value, ast.walk(node.value))):
         names = _assigned(node) if len(node.targets) == 1 else frozenset[str]()
         return next((name for name in names if name in bound_once), "")
     if isinstance(node, ast.ClassDef) and not node.decorator_list and not node.keywords:
         bases = {name for base in node.bases for name in _names_in(base)}
         return "" if bases & classes else node.name
     return ""
+
+
+def _only_has_a_value(part: ast.AST) -> bool:
+    """Whether this part of an expression does nothing besides having a value."""
+    if isinstance(part, ast.Call):
+        called = part.func
+        return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in _HARMLESS_CALLS
+    return isinstance(part, _VALUES)
 
 
 def _assigned(node: ast.stmt) -> frozenset[str]:

@@ -29,7 +29,7 @@ from benchmarks.minutes.busy import one_core_busy
 from benchmarks.minutes.contest import Contest, starter_of
 from benchmarks.minutes.momadvise_run import run_momadvise
 from benchmarks.minutes.page import page, write_page
-from benchmarks.minutes.rows import Row, read
+from benchmarks.minutes.rows import Row, read, read_runs
 from benchmarks.minutes.settings import REFERENCE_SET, Setting
 from benchmarks.minutes.turns import Pacing
 from benchmarks.minutes.workloads import SIZES, Size, Workload
@@ -92,7 +92,7 @@ def run(options: Options) -> None:
                 row = _measured(options, workload, repeat, _settings(options.sized, first))
             append(options.output, row)
             write_page(options.output)
-    print("\n" + page([row for row in read(options.output) if row.size == options.size]))
+    print("\n" + page([row for row in read_runs(options.output) if row.size == options.size]))
 
 
 def _settings(size: Size, first: Row | None) -> tuple[Setting, ...]:

@@ -18,6 +18,7 @@ import psutil
 from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.ranking import noise_of_lead
+from advisor.measure.in_turn import Speedup
 from advisor.session.ledger import read_candidates
 from advisor.trial.folder import StudyFolder
 from advisor.trial.guardian import end_with_parent
@@ -50,6 +51,11 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
     low: float
     high: float
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the answer says no more than ``"at least"`` the lower end."""
+        return Speedup(value=self.ratio, low=self.low, high=self.high, rounds=0).is_unsteady
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,11 +5,13 @@ python -m benchmarks.minutes.page
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.json_lines import latest
 from benchmarks.markdown import cell, days, number, packages
-from benchmarks.minutes.rows import ArmRow, Row, read
+from benchmarks.minutes.rows import ArmRow, Row, read_runs
 from benchmarks.minutes.settings import UNTOUCHED
 from benchmarks.minutes.turns import LEAST_FOR_INTERVAL, PRECISION, SpeedRatio
 
@@ -32,11 +34,12 @@ limit unless a row says otherwise. Then its wrapper and a reference set of hand-
 turn with the unmodified file, each in its own process. Every comparison starts new processes, and none of momadvise's
 timing code runs in them. A ratio is the median over rounds of the ratio of samples per second, with its 95 %
 confidence interval in parentheses (with fewer than {least} rounds, marked †: the smallest and the largest ratio).
-*Promise* is what the answer says of its winner relative to the baseline; *measured* is the same ratio as measured
-here. *Best of the set* is the setting with the largest ratio, including the unmodified file. The advice is compared
-with it in turn; where the intervals overlap so that two settings may be the best, it is compared with both, and the
-less favourable result is shown. *Combinations* counts methods and devices regardless of batch size; *policies* counts
-every batch size. Absolute times hold for this machine on that day."""
+*Promise* is what the answer says of its winner relative to the baseline; of one whose ends are more than four times
+apart it says the lower one. *Measured* is the same ratio as measured here. *Best of the set* is the setting with the
+largest ratio, including the unmodified file. The advice is compared with it in turn; where the intervals overlap so
+that two settings may be the best, it is compared with both, and the less favourable result is shown. *Combinations*
+counts methods and devices regardless of batch size; *policies* counts every batch size. Absolute times hold for this
+machine on that day."""
 
 _KINDS = {
     ("full", False): "",
@@ -47,16 +50,22 @@ _KINDS = {
 """Size and whether a core was busy -> note, in the order shown."""
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The page of one kind of device; empty without rows."""
-    if not rows:
+def page(runs: Sequence[Row]) -> str:
+    """The page of one kind of device; empty without rows.
+
+    Args:
+        runs: All runs; of those of the same place, the last one counts.
+    """
+    if not runs:
         return ""
+    rows = latest(runs)
     parts = ["# What a few minutes of momadvise buy", _EXPLANATION.format(least=LEAST_FOR_INTERVAL)]
     for device in dict.fromkeys(row.device for row in rows):
         for (size, busy), note in _KINDS.items():
             alike = [row for row in rows if (row.device, row.size, row.busy) == (device, size, busy)]
             if alike:
                 parts += _section(device, alike, note)
+    parts += _all_promises([row for row in rows if row.size == "full"], [run for run in runs if run.size == "full"])
     return "\n\n".join(parts) + "\n"
 
 
@@ -67,7 +76,7 @@ def lines_with_pages(folder: Path = _RESULTS) -> list[Path]:
 
 def write_page(lines: Path) -> None:
     """Write the page next to a file of rows; none without rows."""
-    if text := page(read(lines)):
+    if text := page(read_runs(lines)):
         lines.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
@@ -81,6 +90,39 @@ def _section(device: str, rows: Sequence[Row], note: str) -> Iterator[str]:
     yield "### Aims\n\n" + "\n".join(f"- {line}" for line in (*_aims(rows), _sureness(rows)))
     for row in rows:
         yield f"### {_name(row)}\n\n{_arms(row)}"
+
+
+def _all_promises(rows: Sequence[Row], runs: Sequence[Row]) -> Iterator[str]:
+    """How many promises were kept on all devices together, how much they said, and those of replaced runs."""
+    told = [row for row in rows if row.promise_is is not None]
+    if not told:
+        return
+    kept = sum(row.promise_is == "inside" for row in told)
+    widths = [row.advice.promise.high / row.advice.promise.low for row in told if row.advice.promise is not None]
+    yield "## All promises"
+    yield (
+        f"Of {len(told)} promises above, {kept} were kept. From end to end, a promised interval spans a factor of "
+        f"{statistics.median(widths):.2f} in the median, {min(widths):.2f} to {max(widths):.2f} in all."
+    )
+    replaced = [run for run in runs if not any(run is row for row in rows) and run.promise_is is not None]
+    if replaced:
+        lines = [
+            "| workload | device | busy | day | advice | promise | measured | |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for run in replaced:
+            advice, promise = run.advice, run.advice.promise
+            assert promise is not None
+            cells = [
+                _name(run),
+                run.device,
+                "yes" if run.busy else "",
+                run.date,
+                f"{advice.winner}, batch {advice.batch}",
+            ]
+            cells.append(f"{promise.ratio:.2f} ({promise.low:.2f} to {promise.high:.2f})")
+            lines.append(_line([*cells, _ratio(run.measured), run.promise_is or ""]))
+        yield "Earlier runs, made again after a change of the program or of this benchmark:\n\n" + "\n".join(lines)
 
 
 def _circumstances(rows: Sequence[Row]) -> str:

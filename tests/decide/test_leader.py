@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Candidate, Comparison, Role
-from advisor.decide.leader import next_leader
+from advisor.decide.leader import needs_comparison, next_leader
 from advisor.goal import Fidelity
 from advisor.measure.fidelity import NoiseFloor
 from advisor.measure.in_turn import Speedup
@@ -160,6 +160,22 @@ def test_a_combination_whose_first_losses_drift_is_left_out() -> None:
     broken, sound = compared(200, BF16, drift=0.5), compared(150, CHECKPOINT)
     assert next_leader([baseline(100), broken, sound], goal()) == sound
     assert next_leader([baseline(100), broken], goal()) is None
+
+
+def test_first_losses_that_drift_a_little_too_far_are_only_a_first_look() -> None:
+    """Trap: what was 33 % faster was never timed, for 2.3 % of drift where 2 % is tolerated."""
+    doubtful = msgspec.structs.replace(compared(200, BF16, drift=0.023), fidelity=Fidelity.PRECISION)
+    sound = compared(150, CHECKPOINT)
+    assert next_leader([baseline(100), doubtful, sound], goal()) == doubtful
+    assert needs_comparison(doubtful, [])
+    assert not needs_comparison(sound, [])
+    refused = msgspec.structs.replace(doubtful, not_compared="no time was left")
+    broken = msgspec.structs.replace(doubtful, guard=found(0.5, excess=2.0))
+    for one in (refused, broken):
+        assert next_leader([baseline(100), one, sound], goal()) == sound
+    faithful = msgspec.structs.replace(doubtful, guard=found(0.01))
+    assert next_leader([baseline(100), faithful, sound], goal()) == faithful
+    assert not needs_comparison(faithful, [])
 
 
 def test_a_combination_whose_losses_were_not_compared_may_lead() -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from advisor.errors import OptionError
+from advisor.exports import config_file
 from advisor.exports.config_file import patched_file
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
@@ -188,6 +189,25 @@ def test_a_file_that_cannot_be_changed_is_an_error_and_stays(
     with pytest.raises(OptionError, match=rule):
         patched_file(path, export_policy(file_of(fsdp), get_target("hf")))
     assert path.read_text() == content
+
+
+def test_a_text_that_would_not_say_what_is_meant_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_file, "changed_yaml", lambda text, changes: text)
+    path = tmp_path / "config.yaml"
+    path.write_text("seed: 1\n")
+    with pytest.raises(OptionError, match="each key on a line of its own"):
+        patched_file(path, export_policy(file_of(), get_target("hf")))
+
+
+def test_comments_in_braces_stay_beside_what_is_set_and_removed(tmp_path: Path) -> None:
+    before = "fsdp_config: {fsdp_version: 1, # old\n  xla: false, # not on our machines\n  wrap: [a, # first\n    b]}\n"
+    fsdp = use("fsdp", reshard=True, mixed_precision="none", offload=False)
+    text, _ = into(before, "hf", tmp_path, fsdp)
+    assert "xla: false, # not on our machines\n  wrap: [a, # first\n    b], version: 2" in text
+    assert yaml.safe_load(text)["fsdp_config"].keys() >= {"xla", "wrap", "version", "cpu_offload"}
+    assert "fsdp_version" not in yaml.safe_load(text)["fsdp_config"]
 
 
 def test_a_key_that_looks_misspelled_is_pointed_out(tmp_path: Path) -> None:

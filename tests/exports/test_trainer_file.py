@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,13 @@ def test_what_no_method_says_and_keys_that_nobody_knows_are_named(tmp_path: Path
     )
     assert "micro_batch_sizes is no key of an axolotl configuration: did you mean micro_batch_size?" in notes_of(file)
     assert "flash_attn_cross_entropy: True is not measured (another loss)" in notes_of(file)
-    assert "keys that nothing was made of: fancy" in notes_of(file)
+    assert "fancy" in file.baseline.notes[-1]
+
+
+def test_keys_that_the_installed_trainer_does_not_have_are_told_from_those_without_a_method(tmp_path: Path) -> None:
+    notes = notes_of(read(tmp_path, {**ACCELERATE, "fancy": 1, "mpirun_config": {"mpirun_ccl": "1"}}))
+    assert re.search(r"keys that accelerate [\d.]+ does not have: fancy\n", notes)
+    assert "keys that nothing was made of: mpirun_config" in notes
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,7 @@ def by_loop(policy: Policy, max_grad_norm: float, folder: Path) -> dict[str, tor
     """Two steps of a loop with an accelerator."""
     accelerator, own = Accelerator(cpu=True), model()
     torch.manual_seed(5)
-    prepared = accelerate.prepare(
-        own, policy, accelerator=accelerator, build_optimizer=adamw, max_grad_norm=max_grad_norm or None
-    )
+    prepared = accelerate.prepare(own, policy, accelerator=accelerator, build_optimizer=adamw)
     loader = accelerator.prepare(DataLoader(rows(), batch_size=policy.micro_batch))
     for number, micro_batch in enumerate(prepared.micro_batches(loader)):
         if number % policy.accumulation_steps == 0:

@@ -10,10 +10,9 @@ from accelerate import Accelerator
 
 from advisor.errors import UserError
 from advisor.integrations import accelerate, hf, support
-from advisor.methods.base import Method
-from advisor.methods.catalogue import CATALOGUE
+from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import settings_of
-from advisor.methods.setting import use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.apply import apply_policy
 from tests.integrations.small import (
     adamw,
@@ -31,13 +30,23 @@ from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import uncompiled_optimizers
 
 LOOPS = {support.HF.name: by_trainer, support.ACCELERATE.name: by_loop}
-ALONE = [method for method in CATALOGUE if method.axis is None and not method.builds_on]
+SETTINGS = [
+    setting for method in CATALOGUE if method.axis is None and not method.builds_on for setting in settings_of(method)
+]
 
 NOT_HERE = {
     "channels_last": "no convolution",
     "expandable_segments": "CUDA",
+    "precision(dtype=tf32)": "a format of NVIDIA GPUs",
+    "attention_backend(kernel=efficient)": "a kernel for NVIDIA GPUs",
+    "attention_backend(kernel=cudnn)": "a kernel for NVIDIA GPUs",
+    "checkpoint(every=4)": "at least 4 blocks",
+    "residual_checkpoint(blocks=4, inside=everything)": "at least 4 blocks",
+    "residual_checkpoint(blocks=4, inside=inputs)": "at least 4 blocks",
+    "lora(rank=32)": "adapters of rank 32 would be larger",
+    "qlora(rank=32)": "adapters of rank 32 would be larger",
 }
-"""Methods that cannot be used with this model on a CPU, in a wrapper neither, and words of the reason."""
+"""What cannot be used with this model on a CPU, in a wrapper neither, and words of the reason."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -46,11 +55,12 @@ def kernels_are_not_made() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("method", ALONE, ids=lambda method: method.name)
-def test_two_steps_in_each_loop_equal_those_of_the_wrapper(method: Method, tmp_path: Path) -> None:
-    policy = policy_of(settings_of(method)[0], accumulation_steps=2 if method.accumulates else 1)
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.label)
+def test_two_steps_in_each_loop_equal_those_of_the_wrapper(setting: MethodSetting, tmp_path: Path) -> None:
+    method = get_method(setting.name)
+    policy = policy_of(setting, accumulation_steps=2 if method.accumulates else 1)
     max_grad_norm = 1.0 if method.accumulates else 0.0  # What updates in the backward pass cannot clip either.
-    if reason := NOT_HERE.get(method.name):
+    if reason := NOT_HERE.get(setting.label):
         for loop in LOOPS.values():
             with pytest.raises(UserError, match=reason):
                 loop(policy, max_grad_norm, tmp_path)

@@ -49,6 +49,38 @@ def test_a_trainer_leaves_to_the_policy_what_that_decides(changed: dict[str, Any
         hf.attach(trainer(tmp_path, layers=1, **changed), PLAIN)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("per_device_train_batch_size", 4, "must stay 2, .* was set to 4 .*args.per_device_train_batch_size = 2 again"),
+        ("gradient_accumulation_steps", 1, "must stay 2, .* was set to 1 .*args.gradient_accumulation_steps = 2 again"),
+        ("activation_checkpointing", True, "set activation_checkpointing=False in TrainingArguments"),
+    ],
+)
+def test_arguments_that_are_changed_after_attach_are_refused_before_a_step_is_made(
+    name: str, value: Any, words: str, tmp_path: Path
+) -> None:
+    own = trainer(tmp_path, layers=1)
+    hf.attach(own, PLAIN)
+    setattr(own.args, name, value)
+    with pytest.raises(PolicyError, match=words):
+        own.train()
+    assert own.state.global_step == 0
+
+
+def test_an_accumulation_that_a_callback_changes_between_two_steps_is_refused(tmp_path: Path) -> None:
+    class Grow(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            args.gradient_accumulation_steps = 4
+
+    own = trainer(tmp_path, layers=1)
+    own.add_callback(Grow())
+    hf.attach(own, PLAIN)
+    with pytest.raises(PolicyError, match="gradient_accumulation_steps must stay 2"):
+        own.train()
+    assert own.state.global_step == 1
+
+
 def test_a_trainer_with_an_optimizer_of_its_own_is_told_how_to_pass_it(tmp_path: Path) -> None:
     own = trainer(tmp_path, layers=1)
     own.optimizer = adamw(own.model.parameters())
@@ -186,6 +218,26 @@ def test_a_loader_whose_first_batch_is_smaller_than_the_policys_is_refused() -> 
     with pytest.raises(PolicyError, match=f"of which the last may have fewer, but the first has {SAMPLES // 2}"):
         next(prepared.micro_batches([small, batch(0)]))
     assert len(list(prepared.micro_batches([batch(0), small]))) == 2
+
+
+def change(accelerator: Accelerator) -> None:
+    accelerator.gradient_accumulation_steps = 4
+
+
+def make_another(accelerator: Accelerator) -> None:
+    Accelerator(cpu=True, gradient_accumulation_steps=4)
+
+
+@pytest.mark.parametrize("how", [change, make_another])
+def test_an_accelerators_accumulation_that_is_changed_after_prepare_is_refused(
+    how: Callable[[Accelerator], None],
+) -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), PLAIN, accelerator=accelerator)
+    how(accelerator)
+    small = {name: value[: PLAIN.micro_batch] for name, value in batch(0).items()}
+    with pytest.raises(PolicyError, match=r"must stay 2, .* was set to 4 .*gradient_accumulation_steps = 2 again"):
+        prepared.forward(small)
 
 
 def test_clipping_by_value_and_new_groups_are_refused() -> None:

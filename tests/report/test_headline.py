@@ -13,6 +13,7 @@ from advisor.measure.in_turn import Speedup
 from advisor.report.headline import headline, headline_lines
 from advisor.report.sentences import go_on
 from advisor.report.why import explained
+from advisor.report.wording import promise_words
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, measured, measurement
 
@@ -50,6 +51,11 @@ def test_of_a_promise_between_far_ends_the_lower_one_counts() -> None:
         "at least 2.00 times the baseline; measured between 2.00 times and 9.00 times, "
         "which is too unsteady to say more"
     )
+
+
+def test_a_promise_that_may_be_no_gain_says_so() -> None:
+    words = promise_words(Speedup(value=8.1, low=0.74, high=44.6, rounds=3), 2.0)
+    assert words == "8.10 times the baseline just now, but between 0.74 times and 44.60 times: no gain is certain"
 
 
 def test_a_ratio_far_from_the_one_before_is_not_reproducible_and_says_what_to_do() -> None:

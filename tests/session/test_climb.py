@@ -13,12 +13,14 @@ from advisor.decide.choose import choose
 from advisor.goal import Fidelity, Floor, Goal, GoalKind
 from advisor.measure.measurement import Sizing
 from advisor.methods.setting import MethodSetting, use
+from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.search.study.sampler import Proposer
 from advisor.session.climb import SizeSearch
+from advisor.session.request import TuneRequest
 from advisor.session.trials.candidates import CandidateMaker
 from advisor.session.trials.sized_trials import SizedTrials
 from advisor.trial.outcome import Outcome
@@ -27,7 +29,7 @@ from advisor.workload.sizes import CountedSize, SizeCounts
 from tests.decide.examples import goal, measurement
 from tests.decide.test_guard import found as found_beside
 from tests.search.test_build_space import FACTS
-from tests.session.contexts import study
+from tests.session.contexts import SOURCE, study
 from tests.session.ledgers import InMemory
 from tests.session.unguarded import UNGUARDED
 
@@ -153,13 +155,16 @@ def search(
     ledger: InMemory | None = None,
     counts: SizeCounts = COUNTS,
     guard: Any = UNGUARDED,
+    own: Baseline | None = None,
 ) -> Search:
     aim = msgspec.structs.replace(goal(kind=GoalKind.BIGGER), floor=floor, memory_limit_bytes=world.limit)
+    if own is not None:
+        aim = msgspec.structs.replace(aim, own_settings=own.origin, fidelity=Fidelity.LOSSY)
     fake: Any = FakeTrials(world)
     context = study(
         aim,
         seconds=10_000.0,
-        trials=trial_budget,
+        request=TuneRequest(source=SOURCE, goal=aim.kind, trials=trial_budget, baseline=own),
         facts=msgspec.structs.replace(FACTS, default_batch=batch),
         ledger=InMemory(candidates or ()) if ledger is None else ledger,
     )

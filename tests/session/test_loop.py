@@ -290,6 +290,22 @@ def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it
     assert [one.policy.methods for one in fake.timed] == [(), (CHECKPOINT,)]
 
 
+@pytest.mark.parametrize(("broken", "timed"), [("", ["precision", "checkpoint"]), ("precision", ["checkpoint"])])
+def test_whether_first_losses_that_drift_mean_anything_is_found_out_before_it_is_timed(
+    broken: str, timed: list[str]
+) -> None:
+    doubtful = msgspec.structs.replace(compared(300, BF16, drift=0.023), fidelity=Fidelity.PRECISION)
+    guard = FakeGuard(broken=broken)
+    search = Search([doubtful, compared(120, CHECKPOINT, micro_batch=8)], guard, earlier=[baseline(50)])
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = search.loop._comparing = fake
+    search.loop.run()
+    assert [one.policy.methods[0].name for one in fake.timed] == timed
+    assert guard.checks[0] == "precision"
+    (kept,) = [one for one in search.ledger.candidates if one.outcome is Outcome.COMPARED and one.guard is not None]
+    assert ("it may not win" in kept.reason) == bool(broken)
+
+
 def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() -> None:
     """The trap: a slow combination after it took the time that was kept for it."""
     both = [compared(300, CHECKPOINT, micro_batch=8), compared(200, use("adam_8bit"))]

@@ -12,7 +12,7 @@ import advisor
 from advisor.decide.candidate import Role
 from advisor.decide.eligible import why_not_eligible
 from advisor.errors import OptionError, PolicyError
-from advisor.goal import Fidelity, GoalKind
+from advisor.goal import Fidelity, Floor, GoalKind
 from advisor.methods.setting import use
 from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
@@ -153,12 +153,17 @@ def test_a_method_that_cannot_apply_here_is_named_before_anything_is_measured() 
     ("asked", "message"),
     [
         ({"gpu_counts": (2, 4)}, r"number of devices of the baseline, but own.yaml is for 1 .* Give --gpus 1,2,4"),
-        ({"goal": GoalKind.BIGGER}, r"--goal faster and cheapest, but the goal is 'bigger'.* Leave own.yaml out"),
     ],
 )
 def test_settings_that_nothing_can_be_compared_with_are_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         requested(Policy(micro_batch=4), **asked).check()
+
+
+@pytest.mark.parametrize("aim", GoalKind)
+def test_every_goal_takes_settings_of_the_users_own(aim: GoalKind) -> None:
+    floor = Floor(share_of_baseline=0.5) if aim is GoalKind.BIGGER else None
+    requested(Policy(micro_batch=4), goal=aim, floor=floor).check()
 
 
 def test_a_file_that_is_no_policy_is_refused(tmp_path: Path) -> None:

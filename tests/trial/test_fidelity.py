@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from advisor.decide.guard import observed_class, why_worse
 from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityMeasurement, FidelityRecord, NoiseFloor, compared, noise_floor
+from advisor.measure.speed.thread_rates import sharing_among
 from advisor.methods.catalogue import CATALOGUE, get_method
 from advisor.methods.compose import fidelity_of, settings_of
 from advisor.methods.setting import MethodSetting, use
@@ -333,3 +335,36 @@ def test_runs_are_told_apart_by_chance_and_not_by_where_their_gradient_is(runs: 
 
     assert spec() != spec(other_chance=True)
     assert spec() == spec(write_gradient_to="somewhere", reference_gradient="elsewhere")
+
+
+_THREADS = """
+import torch
+
+def build_model():
+    return torch.nn.Linear(4, 1)
+
+def make_batch(batch_size):
+    return {"input": torch.ones(batch_size, 4)}
+
+def compute_loss(model, batch):
+    return model(**batch).mean() * 0 + torch.get_num_threads()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rates", "settings", "threads"),
+    [
+        ({}, (), 4),
+        ({1: 50.0, 2: 70.0, 4: 100.0}, (), 4),
+        ({1: 50.0, 2: 100.0, 4: 10.0}, (), 2),
+        ({1: 50.0, 2: 100.0, 4: 10.0}, (use("intraop_threads", count=1),), 1),
+    ],
+    ids=["unknown", "idle", "busy", "busy, on fewer still"],
+)
+def test_nothing_is_timed_so_that_beside_other_processes_fewer_threads_compare(
+    rates: dict[int, float], settings: tuple[MethodSetting, ...], threads: int, tmp_path: Path
+) -> None:
+    with sharing_among(4):
+        record = Runs(tmp_path).record(_THREADS, *settings, fidelity_steps=3, thread_rates=rates)
+        assert torch.get_num_threads() == 4
+    assert record.losses == (threads,) * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 from advisor.errors import WorkloadError
+from advisor.workload import hub
 from advisor.workload._loading import load_workload
 from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadKind
@@ -62,9 +64,70 @@ def test_without_network_and_cache_the_error_says_three_ways_on(offline: Path) -
         resolve_source("hf:org/name")
 
 
-def _of_hub(kind: type[errors.HfHubHTTPError]) -> Exception:
-    response: Any = SimpleNamespace(headers={}, request=None, status_code=404)
+def _of_hub(kind: type[errors.HfHubHTTPError], status: int = 404) -> Exception:
+    response: Any = SimpleNamespace(headers={}, request=None, status_code=status)
     return kind("no", response=response)
+
+
+class ConnectError(Exception):
+    """Of an HTTP library."""
+
+
+class Hub:
+    """A hub that fails in one way, and the clock that runs meanwhile."""
+
+    def __init__(self, failure: Exception | None, seconds: float) -> None:
+        self.failure, self.seconds = failure, seconds
+        self.now, self.asked = 0.0, 0
+
+    def get_hf_file_metadata(self, url: str, *, timeout: float) -> None:
+        assert url.endswith("org/name/resolve/main/config.json")
+        self.asked += 1
+        self.now += min(self.seconds, timeout)
+        if self.failure is not None:
+            raise self.failure
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("failure", "seconds", "asked", "why"),
+    [
+        (ConnectError("Name not known\nand so on"), 0.0, 2, "it does not answer: ConnectError: Name not known"),
+        (ConnectError("timed out"), 60.0, 1, "it does not answer: ConnectError: timed out"),
+        (_of_hub(errors.HfHubHTTPError, 503), 0.1, 2, "it does not answer: HfHubHTTPError: no"),
+        (_of_hub(errors.RepositoryNotFoundError), 0.1, 1, None),
+        (None, 0.1, 1, None),
+    ],
+    ids=["no network", "firewall", "server down", "refusal", "answer"],
+)
+def test_a_hub_that_does_not_answer_is_asked_once_more_and_then_the_cache(
+    failure: Exception | None,
+    seconds: float,
+    asked: int,
+    why: str | None,
+    offline: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Hub(failure, seconds)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", made.get_hf_file_metadata)
+    monkeypatch.setattr(hub, "time", made)
+    downloads: list[bool] = []
+
+    def download(*_: object, local_files_only: bool, **__: object) -> str:
+        downloads.append(local_files_only)
+        raise errors.LocalEntryNotFoundError("none")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(WorkloadError, match=re.escape(why or "it stopped answering")):
+        resolve_source("hf:org/name")
+    assert (made.asked, downloads) == (asked, [why is not None])
+    assert made.now < 6
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,8 @@ def build_model():
     [
         ("import os\n", "", False),
         ("import os\n", "import numpy as np\n", False),
+        ("import os\n", "if TYPE_CHECKING:\n    import apex\n", False),
+        ("import os\n", "if CHECKING:\n    import apex\n", True),
         ("import os\n", "from __future__ import annotations\n", False),
         ("from torch import nn, optim", "import math\nfrom torch import nn", False),
         ("from torch import nn, optim", "from torch import optim\nfrom torch import nn", False),
@@ -127,6 +129,8 @@ def build_model():
         ("WIDTH = 4", "WIDTH: int = 4", False),
         ("WIDTH = 4", "WIDTH = 4\nDEPTH: int", False),
         ("WIDTH = 4", "WIDTH = 4\nDEPTH = count()", True),
+        ("WIDTH = 4", "WIDTH = 4\nlog = logging.getLogger(__name__)\nX = TypeVar('X', bound=Net)", False),
+        ("WIDTH = 4", "WIDTH = 4\nlog = logging.getLogger(setup())", True),
         ("WIDTH = 4\n", "WIDTH = 4\nif x: WIDTH = 5\n", True),
         ("WIDTH = 4\nBATCH_SIZE = 8", "BATCH_SIZE = 8\nWIDTH = 4", False),
         ("BATCH_SIZE = 8", "BATCH_SIZE = 16", True),

@@ -147,10 +147,10 @@ class FrontierPart(Part, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SizePlace(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A size of the model, with plain training or with the winner's methods.
+    """A size of the model, with the baseline's methods or with the winner's.
 
     Attributes:
-        who: ``"plain"`` or ``"winner"``.
+        who: ``"plain"``, which is the baseline, or ``"winner"``.
         size: In words.
     """
 

@@ -206,7 +206,7 @@ def _gain(found: Recommendation, goal: Goal) -> Gain | None:
             against=against,
             words=promise_words(promise, baseline.samples_per_second),
             tie=found.tie,
-            at_least=promise.is_unsteady,
+            at_least=promise.is_unsteady and promise.low > 1,
         )
     times = _times(winner, baseline, goal)
     if times is None:

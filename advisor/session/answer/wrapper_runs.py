@@ -15,7 +15,6 @@ from advisor.hardware.contention import other_load
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
-from advisor.methods.compose import starts_slowly
 from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import times_measured
@@ -143,8 +142,8 @@ class WrapperRuns:
         in both; so the speedup over it stays.
         """
         winner, baseline = recommendation.winner, recommendation.baseline
-        own = () if baseline is None else tuple(one.name for one in baseline.policy.methods)
-        around = [one for one in winner.policy.methods if get_method(one.name).rests_on and one.name not in own]
+        has = () if baseline is None else tuple(one.name for one in baseline.policy.methods)
+        around = [one for one in winner.policy.methods if get_method(one.name).rests_on and one.name not in has]
         if baseline is None or not around or winner.model_size or not self._other_load():
             return confirmation
         settings = sorted((*baseline.policy.methods, *around), key=lambda one: one.name)
@@ -153,17 +152,12 @@ class WrapperRuns:
             lowered = msgspec.structs.replace(promise, low=min(promise.low, 1.0))
             return msgspec.structs.replace(confirmation, promise=lowered)
         self.context.progress.stage(f"comparing with a baseline that other processes slow down less: {_names(around)}")
-        limits = self.context.budget.limits
-        result = self.trials.pair(
-            winner.policy,
-            beside=steady,
-            measure_seconds=limits.turn_seconds,
-            hard_limit_seconds=limits.hard_limit_seconds(None, slow_start=starts_slowly(winner.policy.methods)),
-            memory_limit_bytes=self.context.usable_bytes // self.context.goal.sharers(winner.policy.gpu_count),
+        result = self.trials.time(
+            steady, outpaced_below=None, repeat=1, measure_seconds=self.context.budget.limits.turn_seconds
         )
-        if result.outcome is not Outcome.OK or result.speedup is None:
+        if result.measurement is None or confirmation.measurement is None:
             return confirmation
-        least = promised(result.speedup, ())
+        least = promised(_ratio(confirmation.measurement, result.measurement), ())
         lowered = msgspec.structs.replace(promise, low=min(promise.low, least.low))
         return msgspec.structs.replace(
             confirmation, promise=lowered, without_stalls=least, around_stalls=_names(around)
@@ -220,6 +214,13 @@ def _between_trials(recommendation: Recommendation) -> list[tuple[float, float]]
     first, second = winner.measured, baseline.measurement
     spread = math.hypot(first.relative_spread, second.relative_spread, recommendation.repeats)
     return [(first.samples_per_second / second.samples_per_second, spread)]
+
+
+def _ratio(one: Measurement, other: Measurement) -> Speedup:
+    """The speedup that two measurements at different times amount to."""
+    value = one.samples_per_second / other.samples_per_second
+    factor = 1 + math.hypot(one.relative_spread, other.relative_spread)
+    return Speedup(value=value, low=value / factor, high=value * factor, rounds=1)
 
 
 def _names(settings: Sequence[MethodSetting]) -> str:

@@ -41,6 +41,8 @@ class SizedTrials:
 
     Attributes:
         own: Index of the model's own size in the chain; ``None`` if it cannot be built.
+        plainest: Plain training, on the fewest devices.
+        baseline: The combination that a floor is a share of: the user's own settings, or plain training.
     """
 
     def __init__(self, context: StudyContext, trials: Trials, guard: Guard, counts: SizeCounts) -> None:
@@ -55,6 +57,8 @@ class SizedTrials:
         plainest = context.plainest(context.goal.gpu_counts[0])
         assert plainest is not None, "a space in which plain training cannot be distributed is refused before"
         self.plainest = plainest
+        settings = context.request.baseline
+        self.baseline = plainest if settings is None else Combination.of(settings.policy)
         self._at: dict[int, tuple[Trials, Evaluator]] = {}
         self._failed = [one for one in counts.listed if one.parameter_count is None]
 

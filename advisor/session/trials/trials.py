@@ -304,7 +304,7 @@ class Trials:
             other_chance: Draw other random numbers, to see how far the reference run is from itself.
             passes: Micro-batches per step.
         """
-        sizing = self.sizing_of(combination)
+        sizing, rates = self.sizing_of(combination), self._context.facts.device_rates
         spec = self._spec(
             FidelityTrial,
             combination.policy(micro_batch, passes, settled=None if sizing is None else sizing.settled),
@@ -313,6 +313,7 @@ class Trials:
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
             fidelity_steps=_COMPARED_STEPS,
             other_chance=other_chance,
+            thread_rates={} if rates is None else rates.thread_rates,
         )
         if exact is None:
             return self._run(msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key))))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from advisor.measure.fidelity import FidelityRecord
+from advisor.measure.speed.thread_rates import sharing_among, undisturbed_threads
 from advisor.measure.state.first_gradient import FirstGradient
 from advisor.measure.state.model_state import state_changes, state_values
 from advisor.measure.state.outer_state import outer_places, outer_values
@@ -55,6 +56,7 @@ def record_fidelity(bench: Bench[FidelityTrial]) -> FidelityResult:
     with (
         bench.meter() as meter,
         bench.training(spec.policy, look=lambda model: built.update(model.named_modules())) as training,
+        sharing_among(min(torch.get_num_threads(), undisturbed_threads(spec.thread_rates))),
     ):
         if spec.other_chance:
             one_rounding_off(training.model)

@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.json_lines import append
 from benchmarks.minutes.page import lines_with_pages, page, write_page
-from benchmarks.minutes.rows import read
+from benchmarks.minutes.rows import read, read_runs
 
 from .examples import beside, row
 
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 def test_the_committed_pages_match_their_rows() -> None:
     for lines in lines_with_pages(RESULTS):
         text = lines.with_suffix(".md").read_text(encoding="utf-8")
-        assert text == page(read(lines)), "run: python -m benchmarks.minutes.page"
+        assert text == page(read_runs(lines)), "run: python -m benchmarks.minutes.page"
     assert set(RESULTS.glob("minutes-*.md")) == {lines.with_suffix(".md") for lines in lines_with_pages(RESULTS)}
 
 
@@ -72,12 +72,17 @@ def test_narrow_intervals_are_counted() -> None:
 def test_busy_rows_and_smoke_rows_have_sections_of_their_own() -> None:
     text = page([row(busy=True), row(size="smoke"), row()])
     headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## a CPU, size full", "## a CPU, size full, one core busy", "## a CPU, size smoke"]
+    assert headings == [
+        "## a CPU, size full",
+        "## a CPU, size full, one core busy",
+        "## a CPU, size smoke",
+        "## All promises",
+    ]
 
 
 def test_a_later_row_replaces_an_earlier_one_and_a_truncated_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "minutes-cpu.jsonl"
-    assert read(path) == []
+    assert read(path) == read_runs(path) == []
     append(path, row())
     with path.open("ab") as file:
         file.write(b'{"workload":"un')
@@ -91,3 +96,22 @@ def test_there_is_no_page_without_rows(tmp_path: Path) -> None:
     write_page(tmp_path / "minutes-cpu.jsonl")
     assert page([]) == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_of_an_unsteady_promise_only_the_lower_end_was_said() -> None:
+    assert row(measured=90.0, promise=(20.0, 8.0, 40.0)).promise_is == "inside"
+    assert row(measured=7.0, promise=(20.0, 8.0, 40.0)).promise_is == "below"
+    assert row(measured=31.0, promise=(20.0, 8.0, 30.0)).promise_is == "above"
+
+
+def test_the_promises_of_all_devices_are_counted_together_and_replaced_runs_stay_visible() -> None:
+    elsewhere = msgspec.structs.replace(row("unet", measured=2.0), device="another")
+    text = page([row(measured=2.0), elsewhere, row()])
+    assert "Of 2 promises above, 1 were kept. From end to end, a promised interval spans a factor of 1.09" in text
+    replaced = text.partition("Earlier runs, made again")[2]
+    assert replaced.count("| gpt2 |") == 1
+    assert "| 2.000 (1.980 to 2.020) | above |" in replaced
+
+
+def test_where_nothing_was_measured_again_no_earlier_runs_are_listed() -> None:
+    assert "Earlier runs" not in page([row()])

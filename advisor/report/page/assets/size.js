@@ -5,7 +5,7 @@ function sizePicture(study) {
   const title = "Size of the model against throughput";
   const points = study.sizes.filter((one) => one.rate != null);
   if (!points.length) return picture({id, title, missing: "No size of the model was timed in this study.", full: true});
-  const lines = [["plain", "plain training", "var(--series-1)"], ["winner", "the winner's methods", "var(--series-0)"]].filter(([line]) => points.some((one) => one.line === line));
+  const lines = [["plain", study.ownSettings ? "your own settings" : "plain training", "var(--series-1)"], ["winner", "the winner's methods", "var(--series-0)"]].filter(([line]) => points.some((one) => one.line === line));
   const failed = study.sizes.filter((one) => one.rate == null && one.count != null);
   const words = Object.fromEntries(lines.map(([line, text]) => [line, text]));
   return picture({

@@ -26,6 +26,7 @@ function readStudy(raw, version) {
     workload: raw.workload,
     goal: raw.goal.kind,
     goalWords: raw.goal.words,
+    ownSettings: raw.goal.own_settings ?? "",
     date: raw.date,
     hardwareName: raw.device.name,
     hardware: deviceWords(raw.device),

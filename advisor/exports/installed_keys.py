@@ -1,0 +1,84 @@
+"""Which keys a trainer has, by the source of its library where that is installed; nothing of it is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from advisor.exports.patching import strange_keys
+from advisor.exports.reading import value_at
+from advisor.exports.rules import Schema, Target
+
+__all__ = ["Strange", "installed_keys", "other_keys"]
+
+
+class Strange(NamedTuple):
+    """The keys of a configuration that are in no table of ours.
+
+    Attributes:
+        unknown: Those that the installed trainer has not either.
+        unchecked: Those that could not be looked up, because the trainer is not installed.
+    """
+
+    unknown: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+def other_keys(document: Mapping[str, Any], target: Target) -> Strange:
+    """Look up the keys that no table has, in the sections of which the trainer has a list."""
+    found = []
+    for section in target.sections:
+        above = f"{section}." if section else ""
+        place = value_at(document, section) if section else document
+        if isinstance(place, Mapping):
+            found += [f"{above}{name}" for name in place]
+    strange = [key for key in strange_keys(document, target) if key in found]
+    known = installed_keys(target)
+    if not known:
+        return Strange(unchecked=tuple(strange))
+    return Strange(unknown=tuple(key for key in strange if key.rpartition(".")[2] not in known))
+
+
+def installed_keys(target: Target) -> frozenset[str]:
+    """Names of the keys that the installed trainer has; empty if it is not installed, or has no list where it had."""
+    found = [frozenset(_names(schema)) for schema in target.schemas]
+    return frozenset[str]().union(*found) if found and found[0] else frozenset()
+
+
+def _names(schema: Schema) -> Iterator[str]:
+    for path in _files(schema):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if schema.classes:
+                if isinstance(node, ast.ClassDef) and node.name in schema.classes:
+                    yield from _fields(node)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                yield node.value
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    """Fields of a class, and what its ``__init__`` takes."""
+    for inner in node.body:
+        if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+            yield inner.target.id
+        elif isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            yield from (one.arg for one in (*inner.args.args[1:], *inner.args.kwonlyargs))
+
+
+def _files(schema: Schema) -> Iterator[Path]:
+    """The files of a package, which is found without importing it."""
+    try:
+        spec = importlib.util.find_spec(schema.package)
+    except (ImportError, ValueError):
+        return
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for pattern in schema.files:
+            yield from sorted(Path(folder).glob(pattern))

@@ -1,0 +1,170 @@
+"""A key of the user's that no table has is looked up in the trainer that is installed, of which nothing is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from advisor.exports import installed_keys as reading
+from advisor.exports.config_file import Patched, patched_file
+from advisor.exports.export import export_policy
+from advisor.exports.installed_keys import installed_keys
+from advisor.exports.rules import Schema
+from advisor.exports.trainers import TARGETS, get_target
+from advisor.report.console import SafeConsole
+from advisor.report.export_view import export_view
+from advisor.report.json_documents import json_export
+from tests.exports.policies import file_of
+
+
+def patched(text: str, name: str, folder: Path) -> Patched:
+    path = folder / ("config.json" if name == "deepspeed" else "config.yaml")
+    path.write_text(text)
+    return patched_file(path, export_policy(file_of(), get_target(name)))
+
+
+def printed(text: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    found = patched(text, name, folder)
+    SafeConsole(width=1000).print(export_view(export_policy(file_of(), get_target(name)), found))
+    return capsys.readouterr().out
+
+
+def only(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is installed but one package."""
+    monkeypatch.setattr(reading.importlib.util, "find_spec", lambda name: find_spec(name) if name == package else None)
+
+
+def fields_of_training_arguments() -> set[str]:
+    from transformers import TrainingArguments
+
+    return {field.name for field in dataclasses.fields(TrainingArguments)}
+
+
+def keys_of_accelerate() -> set[str]:
+    from accelerate.commands.config.config_args import ClusterConfig
+
+    return {field.name for field in dataclasses.fields(ClusterConfig)}
+
+
+def parameters_of_lightnings_trainer() -> set[str]:
+    lightning = pytest.importorskip("lightning.pytorch")
+    return set(inspect.signature(lightning.Trainer).parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("hf", fields_of_training_arguments),
+        ("accelerate", keys_of_accelerate),
+        ("lightning", parameters_of_lightnings_trainer),
+    ],
+)
+def test_the_source_of_a_library_tells_every_key_that_the_library_has(name: str, keys: Any) -> None:
+    assert keys() <= installed_keys(get_target(name))
+
+
+def test_every_key_that_an_export_writes_is_one_of_the_installed_trainer() -> None:
+    for target in TARGETS:
+        if known := installed_keys(target):
+            above = {section: f"{section}." if section else "" for section in target.sections}
+            written = {
+                key.removeprefix(start).partition(".")[0]
+                for start in above.values()
+                for key in target.written
+                if key.startswith(start)
+            }
+            assert written <= known, target.name
+
+
+def test_nothing_is_imported_to_look_keys_up() -> None:
+    code = (
+        "import sys; from advisor.exports.installed_keys import installed_keys\n"
+        "from advisor.exports.trainers import TARGETS\n"
+        "assert any(installed_keys(target) for target in TARGETS)\n"
+        "assert not {'torch', 'transformers', 'accelerate', 'lightning'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_key_that_nobody_knows_is_named_with_its_line_and_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "seed: 1\n\nmy_own_thing: 3  # ours\nadam_beta1: 0.9\n"
+    found = patched(text, "hf", tmp_path)
+    assert found.unknown == {"my_own_thing": 3}
+    assert found.unchecked == ()
+    assert "my_own_thing: 3  # ours\n" in found.text
+    words = printed(text, "hf", tmp_path, capsys)
+    assert "config.yaml, line 3: my_own_thing stays, but transformers" in words
+    assert "HfArgumentParser refuses the file, unless another dataclass of your script has it. Correct or" in words
+
+
+def test_an_unknown_key_of_accelerate_is_told_with_what_accelerate_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "distributed_type: 'NO'\nnum_processes: 1\nsame_network: true\nfavourite_node: a\nfp16: true\n"
+    assert patched(text, "accelerate", tmp_path).unknown == {"favourite_node": 4}
+    assert "favourite_node stays, but accelerate" in printed(text, "accelerate", tmp_path, capsys)
+
+
+def test_the_users_own_sections_of_lightning_are_no_keys_of_its_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch")
+    text = "model:\n  width: 3\ntrainer:\n  max_epochs: 2\n  epochs_of_rest: 1\n"
+    assert patched(text, "lightning", tmp_path).unknown == {"trainer.epochs_of_rest": 5}
+
+
+def test_a_misspelled_key_is_named_once_with_what_is_meant(tmp_path: Path) -> None:
+    found = patched("activation_checkpoint: true\n", "hf", tmp_path)
+    assert list(found.misspelled) == ["activation_checkpoint"]
+    assert found.unknown == {}
+
+
+def test_without_the_trainer_other_keys_are_said_not_to_be_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("nothing", monkeypatch)
+    text = yaml.safe_dump({"base_model": "org/model", **{f"key_{number}": number for number in range(9)}})
+    assert len(patched(text, "axolotl", tmp_path).unchecked) == 10
+    words = printed(text, "axolotl", tmp_path, capsys)
+    assert "Not checked" in words
+    assert "base_model, key_0, key_1, key_2, key_3, key_4, key_5, key_6 and 2 more." in words
+
+
+@pytest.fixture
+def deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that has keys where DeepSpeed has them, and cannot be imported."""
+    folder = tmp_path / "site" / "deepspeed"
+    (folder / "runtime").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise ImportError\n")
+    (folder / "runtime" / "constants.py").write_text('STEPS_PER_PRINT = "steps_per_print"\n')
+    (folder / "runtime" / "zero_config.py").write_text("class Zero:\n    stage: int = 0\n")
+    (folder / "runtime" / "engine.py").write_text('NOT_A_KEY = "not_a_key"\n')
+    (folder / "runtime" / "config.py").write_text("this is no Python\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    only("deepspeed", monkeypatch)
+
+
+@pytest.mark.usefixtures("deepspeed")
+def test_where_keys_are_read_in_many_places_every_word_counts(tmp_path: Path) -> None:
+    text = '{\n  "steps_per_print": 1,\n  "not_a_key": 2,\n  "zero_optimization": {"stage": 1}\n}\n'
+    found = patched(text, "deepspeed", tmp_path)
+    assert (found.unknown, found.unchecked) == ({"not_a_key": 3}, ())
+    document = json.loads(json_export(export_policy(file_of(), get_target("deepspeed")), found, written=True))
+    assert (document["unknown"], document["unchecked"]) == (["not_a_key"], [])
+
+
+def test_further_keys_of_a_package_beside_the_trainer_count_where_it_is_installed() -> None:
+    target = get_target("hf")
+    more = Schema("advisor", ("exports/rules.py",), ("Schema",))
+    extended = msgspec.structs.replace(target, schemas=(*target.schemas, more))
+    assert installed_keys(extended) - installed_keys(target) == {"package", "files", "classes"}
