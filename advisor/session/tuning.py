@@ -34,6 +34,7 @@ from advisor.session.setup.own_settings import fit_to_own_settings, libraries_of
 from advisor.session.setup.same_model import identity_in, keep_identity, model_of
 from advisor.session.setup.wait_idle import wait_as_asked
 from advisor.session.trials.compare import ComparingEvaluator
+from advisor.session.trials.durations import recall_timings
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.probe import count_parameters, probe
@@ -136,7 +137,7 @@ class Tuning:
 
     def _answer(self, context: StudyContext, runner: Runner) -> Answer:
         trials = Trials(context, runner)
-        trials.recall_timings(self.folder)
+        recall_timings(context, self.folder)
         guard = Guard(context, trials)
         interrupted = exhausted = False
         try:

@@ -26,7 +26,7 @@ from advisor.files import write_whole
 from advisor.surroundings import refused
 from advisor.text.ranges import whole_variable
 from advisor.text.units import format_bytes
-from advisor.workload.fingerprint import digest_of
+from advisor.workload.code.fingerprint import digest_of
 from advisor.workload.function_source import added_paths
 
 if TYPE_CHECKING:

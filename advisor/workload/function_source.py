@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import WorkloadError
-from advisor.workload.fingerprint import digest_of
-from advisor.workload.reachable_code import local_code
+from advisor.workload.code.fingerprint import digest_of
+from advisor.workload.code.reachable_code import local_code
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 __all__ = ["added_paths", "source_from_functions"]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.workload.code.fingerprint import digest_of, source_digest
 from advisor.workload.difference import Difference, Weight, version_differences
-from advisor.workload.fingerprint import digest_of, source_digest
 from advisor.workload.reads import EVERY_VARIABLE, Reads, depends_on_session
 from advisor.workload.workload import WorkloadSource
 

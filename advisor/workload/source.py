@@ -19,10 +19,10 @@ import msgspec
 from advisor.errors import WorkloadError
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
-from advisor.workload.fingerprint import digest_of
+from advisor.workload.code.fingerprint import digest_of
+from advisor.workload.code.reachable_code import local_code
 from advisor.workload.hub import hub_config
 from advisor.workload.missing_functions import check_contract
-from advisor.workload.reachable_code import local_code
 from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource
 
 __all__ = ["resolve_source", "stating"]

@@ -27,7 +27,7 @@ from advisor.trial.folder import StudyFolder, TrialFolder
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TimeResult, TrialResult
 from advisor.trial.spec import TrialSpec
-from advisor.workload.fingerprint import digest_of
+from advisor.workload.code.fingerprint import digest_of
 from advisor.workload.identity import Identity
 from advisor.workload.reads import Reads
 from tests.decide.examples import baseline, lost, measured, measurement

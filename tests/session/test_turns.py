@@ -13,6 +13,7 @@ from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
+from advisor.session.trials.durations import recall_timings
 from advisor.session.trials.trials import Trials
 from advisor.text.records import encode_record
 from advisor.trial.folder import StudyFolder
@@ -179,5 +180,5 @@ def test_a_study_that_goes_on_reserves_the_time_that_timing_took_before(tmp_path
     earlier = msgspec.structs.replace(measured(300, *FUSED.settings), trial_key=spec.key)
     elsewhere = msgspec.structs.replace(measured(200), trial_key="of a lost folder")
     context = study(goal(), candidates=[earlier, elsewhere])
-    Trials(context, machine).recall_timings(folder)  # type: ignore[arg-type]
+    recall_timings(context, folder)
     assert context.budget.durations.timing_seconds == 7.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.workload import _loading
-from advisor.workload.reachable_code import local_code
+from advisor.workload.code.reachable_code import local_code
 from advisor.workload.workload import CONSTANTS
 
 CODE = """\

@@ -19,7 +19,7 @@ from advisor.measure.batches.parts import parts_of
 from advisor.training.batch.tree import leaves_of
 from advisor.training.optimizer.workload_optimizer import built_optimizer
 from advisor.workload._user_functions import Workload
-from advisor.workload.fingerprint import digest_of, source_digest
+from advisor.workload.code.fingerprint import digest_of, source_digest
 from advisor.workload.identity import ModelIdentity
 
 __all__ = ["built_on_meta", "identity_of"]

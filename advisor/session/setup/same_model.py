@@ -20,8 +20,8 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import LookResult, ProbeResult
 from advisor.trial.spec import LookTrial
+from advisor.workload.code.fingerprint import digest_of
 from advisor.workload.difference import Difference, Weight
-from advisor.workload.fingerprint import digest_of
 from advisor.workload.identity import Identity, ModelIdentity
 from advisor.workload.workload import WorkloadSource
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from advisor.decide.eligible import is_measured
 from advisor.goal import GoalKind
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Sizing
@@ -19,13 +18,12 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
+from advisor.session.trials.durations import remember_timing
 from advisor.session.trials.fullest_device import fullest_bytes, settled_by_probe
 from advisor.session.trials.known import Known, ran_not_even_once
 from advisor.session.trials.micro_batches import largest_of_samples, profiled_passes
 from advisor.session.trials.probe import first_batch
 from advisor.session.trials.turns import Turns
-from advisor.trial.folder import StudyFolder
-from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import (
     ConfirmResult,
@@ -86,14 +84,6 @@ class Trials:
             usable_bytes=context.usable_bytes,
             second_context_bytes=CUDA_CONTEXT_BYTES if context.hardware.kind is DeviceKind.CUDA else 0,
         )
-
-    def recall_timings(self, folder: StudyFolder) -> None:
-        """Reserve time for the confirmation by the timings of an earlier run, which are not made again."""
-        for one in self._context.ledger.candidates:
-            trial = folder.trial(one.trial_key) if one.trial_key and is_measured(one) else None
-            spec = None if trial is None else trial.read_spec()
-            if trial is not None and isinstance(spec, TimeTrial) and (result := trial.read_result(spec)) is not None:
-                self._remember_duration(result)
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at another model size, which learns nothing from this one."""
@@ -228,14 +218,9 @@ class Trials:
         )
         self.turns.learn(result)
         result = self.turns.over_baseline(result, leader)
-        self._remember_duration(result)
+        remember_timing(self._context.budget.durations, result)
         self._known.learn_timing(policy, result)
         return result
-
-    def _remember_duration(self, result: TimeResult) -> None:
-        if result.outcome is Outcome.OK:
-            durations = self._context.budget.durations
-            durations.timing_seconds = max(durations.timing_seconds, result.wall_seconds / (1 + len(result.ladder)))
 
     def count_work(self, policy: Policy) -> StepWork | None:
         """Count the work of a policy's step from a trace, without running it; ``None`` if it cannot be counted."""

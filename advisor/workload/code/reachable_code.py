@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from advisor.workload.fingerprint import digest_of, imported_files, local_modules, words_of
+from advisor.workload.code.fingerprint import digest_of, imported_files, local_modules, words_of
+from advisor.workload.code.without_annotations import without_annotations
 from advisor.workload.outline import parse_file
-from advisor.workload.without_annotations import without_annotations
 from advisor.workload.workload import CONSTANTS
 
 __all__ = ["local_code"]
