@@ -129,12 +129,12 @@ def assert_same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor])
 
 
 def working(method: Method) -> list[tuple[str, MethodSetting]]:
-    """The settings of the method that work on a CPU, each with a model that it works on."""
+    """The first and the last setting of the method that works on a CPU, each with a model that it works on."""
     found = []
     for setting in settings_of(method):
         models = (model for model in ("gpt2", "convnet") if model not in expected(setting).refused)
         found += [(model, setting) for model in itertools.islice(models, 1)]
-    return found
+    return found[:1] + found[1:][-1:]
 
 
 WORKING = [found for method in ON_ONE_DEVICE for found in working(method)]

@@ -30,8 +30,13 @@ from tests.methods.quick_compiler import quick_compiler
 from tests.methods.tiny import uncompiled_optimizers
 
 LOOPS = {support.HF.name: by_trainer, support.ACCELERATE.name: by_loop}
+COMPILING = ("compile", "compile_budget")
+"""Methods that take seconds for each value: one is enough."""
 SETTINGS = [
-    setting for method in CATALOGUE if method.axis is None and not method.builds_on for setting in settings_of(method)
+    setting
+    for method in CATALOGUE
+    if method.axis is None and not method.builds_on
+    for setting in settings_of(method)[: 1 if method.name in COMPILING else None]
 ]
 
 NOT_HERE = {
