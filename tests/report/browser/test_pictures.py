@@ -115,3 +115,13 @@ def test_numbers_read_as_in_the_terminal(chrome: Chrome, pages: Path) -> None:
         assert chrome.js(f"return arguments[0].map({name})", values) == [format_as(one) for one in values]
     sizes = [0, 1023, 1024, 1536, 10**6, 1022976, 12 * 2**20, 2**30, 3 * 10**12]
     assert chrome.js("return arguments[0].map(bytes)", sizes) == [format_bytes(one) for one in sizes]
+
+
+def test_where_sizes_are_drawn_the_users_own_settings_are_called_so(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "bigger.html")
+    drawn = "return sizePicture(readStudy(arguments[0], '1')).textContent"
+    study = study_of("bigger")
+    assert "plain training" in chrome.js(drawn, study)
+    own = chrome.js(drawn, {**study, "goal": {**study["goal"], "own_settings": "own.yaml"}})
+    assert "your own settings" in own
+    assert "plain training" not in own
