@@ -19,7 +19,7 @@ from advisor.exports.installed_keys import Strange, installed_keys, other_keys
 from advisor.exports.patching import Change, changes_for, misspelled
 from advisor.exports.reading import MISSING, each_once, is_same
 from advisor.exports.rules import Format, Status, Target
-from advisor.exports.yaml_text import changed_yaml, has_shared_values, line_of, repeated_key
+from advisor.exports.yaml_text import changed_yaml, has_shared_values, repeated_key
 from advisor.files import write_whole
 from advisor.text.printable import printable, quoted, shown
 from advisor.text.yaml_file import read_yaml
@@ -37,18 +37,20 @@ class Patched(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: The file.
+        before: Its text.
         text: Its new text.
         changes: What is set, removed or left.
         misspelled: Its unknown keys, and the known one that each may be meant to be.
-        unknown: Further keys that the installed trainer does not know, and their lines; 0 where that is not known.
+        unknown: Further keys that the installed trainer does not have.
         unchecked: Further keys that nothing is known of, as the trainer is not installed.
     """
 
     path: Path
+    before: str
     text: str
     changes: list[Change]
     misspelled: dict[str, str]
-    unknown: dict[str, int]
+    unknown: tuple[str, ...]
     unchecked: tuple[str, ...]
 
     def write(self) -> None:
@@ -104,12 +106,13 @@ def patched_file(path: Path, export: Export) -> Patched:
     likely, strange = _strange_keys(document, export.target)
     return Patched(
         path=path,
+        before=text,
         text=_changed_json(text, document, changes)
         if kind is Format.JSON
         else _changed_yaml(path, text, export, changes),
         changes=changes,
         misspelled=likely,
-        unknown={key: line_of(text, key) for key in strange.unknown},
+        unknown=strange.unknown,
         unchecked=strange.unchecked,
     )
 

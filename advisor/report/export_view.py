@@ -12,6 +12,7 @@ from rich.text import Text
 from advisor.exports.config_file import Patched, installed_version, version_remark
 from advisor.exports.export import Export, Line
 from advisor.exports.rules import Status, Target
+from advisor.exports.yaml_text import line_of
 from advisor.report.wording import batch_words, policy_words
 from advisor.text.printable import shown
 
@@ -43,7 +44,7 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
         Text(f"{remark[0].upper()}{remark[1:]}.", style="yellow" if other_version else "dim"),
         Text(),
         *(part for line in export.lines for part in _line(line)),
-        *_changes(patched, target),
+        *_changes(patched, target, written=written),
         *_usage(export, patched),
     )
 
@@ -65,7 +66,7 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _changes(patched: Patched | None, target: Target) -> Iterator[RenderableType]:
+def _changes(patched: Patched | None, target: Target, *, written: bool) -> Iterator[RenderableType]:
     if patched is None:
         return
     yield Text()
@@ -77,12 +78,13 @@ def _changes(patched: Patched | None, target: Target) -> Iterator[RenderableType
         yield _indented(change.words, "yellow" if change.stays else "")
     for wrong, right in patched.misspelled.items():
         yield Text(f"{wrong} is no key that momadvise knows; is {right} meant?", style="yellow")
-    yield from _strange(patched, target)
+    yield from _strange(patched, target, written=written)
 
 
-def _strange(patched: Patched, target: Target) -> Iterator[RenderableType]:
+def _strange(patched: Patched, target: Target, *, written: bool) -> Iterator[RenderableType]:
     """Keys that nobody knows, and those that could not be looked up."""
-    for key, line in patched.unknown.items():
+    for key in patched.unknown:
+        line = line_of(patched.text if written else patched.before, key)
         where = f"{shown(patched.path)}, line {line}" if line else shown(patched.path)
         yield Text(
             f"{where}: {shown(key)} stays, but {target.library} {installed_version(target)} has no such key and "

@@ -94,7 +94,7 @@ def json_export(export: Export, patched: Patched | None, *, written: bool) -> st
         text=new_configuration(export) if patched is None else patched.text,
         changes=[] if patched is None else [change.words for change in patched.changes],
         misspelled={} if patched is None else patched.misspelled,
-        unknown=[] if patched is None else list(patched.unknown),
+        unknown=[] if patched is None else patched.unknown,
         unchecked=[] if patched is None else patched.unchecked,
     )
 

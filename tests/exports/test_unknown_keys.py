@@ -21,6 +21,7 @@ from advisor.exports.export import export_policy
 from advisor.exports.installed_keys import installed_keys
 from advisor.exports.rules import Schema
 from advisor.exports.trainers import TARGETS, get_target
+from advisor.exports.yaml_text import line_of
 from advisor.report.console import SafeConsole
 from advisor.report.export_view import export_view
 from advisor.report.json_documents import json_export
@@ -33,9 +34,9 @@ def patched(text: str, name: str, folder: Path) -> Patched:
     return patched_file(path, export_policy(file_of(), get_target(name)))
 
 
-def printed(text: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(text: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str], *, written: bool = True) -> str:
     found = patched(text, name, folder)
-    SafeConsole(width=1000).print(export_view(export_policy(file_of(), get_target(name)), found))
+    SafeConsole(width=1000).print(export_view(export_policy(file_of(), get_target(name)), found, written=written))
     return capsys.readouterr().out
 
 
@@ -101,11 +102,13 @@ def test_a_key_that_nobody_knows_is_named_with_its_line_and_stays(
 ) -> None:
     text = "seed: 1\n\nmy_own_thing: 3  # ours\nadam_beta1: 0.9\n"
     found = patched(text, "hf", tmp_path)
-    assert found.unknown == {"my_own_thing": 3}
+    assert found.unknown == ("my_own_thing",)
     assert found.unchecked == ()
     assert "my_own_thing: 3  # ours\n" in found.text
+    line = found.text.splitlines().index("my_own_thing: 3  # ours") + 1
     words = printed(text, "hf", tmp_path, capsys)
-    assert "config.yaml, line 3: my_own_thing stays, but transformers" in words
+    assert f"config.yaml, line {line}: my_own_thing stays, but transformers" in words
+    assert "config.yaml, line 3: my_own_thing stays" in printed(text, "hf", tmp_path, capsys, written=False)
     assert "HfArgumentParser refuses the file, unless another dataclass of your script has it. Correct or" in words
 
 
@@ -113,20 +116,23 @@ def test_an_unknown_key_of_accelerate_is_told_with_what_accelerate_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "distributed_type: 'NO'\nnum_processes: 1\nsame_network: true\nfavourite_node: a\nfp16: true\n"
-    assert patched(text, "accelerate", tmp_path).unknown == {"favourite_node": 4}
+    assert patched(text, "accelerate", tmp_path).unknown == ("favourite_node",)
     assert "favourite_node stays, but accelerate" in printed(text, "accelerate", tmp_path, capsys)
+    text = '{\n  "distributed_type": "NO",\n  "zero": {"favourite_node": 1},\n  "favourite_node": 2\n}\n'
+    assert line_of(text, "favourite_node") == 4
+    assert (line_of(text, "nowhere"), line_of("{\t", "a")) == (0, 0)
 
 
 def test_the_users_own_sections_of_lightning_are_no_keys_of_its_trainer(tmp_path: Path) -> None:
     pytest.importorskip("lightning.pytorch")
     text = "model:\n  width: 3\ntrainer:\n  max_epochs: 2\n  epochs_of_rest: 1\n"
-    assert patched(text, "lightning", tmp_path).unknown == {"trainer.epochs_of_rest": 5}
+    assert patched(text, "lightning", tmp_path).unknown == ("trainer.epochs_of_rest",)
 
 
 def test_a_misspelled_key_is_named_once_with_what_is_meant(tmp_path: Path) -> None:
     found = patched("activation_checkpoint: true\n", "hf", tmp_path)
     assert list(found.misspelled) == ["activation_checkpoint"]
-    assert found.unknown == {}
+    assert found.unknown == ()
 
 
 def test_without_the_trainer_other_keys_are_said_not_to_be_checked(
@@ -158,7 +164,7 @@ def deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_keys_are_read_in_many_places_every_word_counts(tmp_path: Path) -> None:
     text = '{\n  "steps_per_print": 1,\n  "not_a_key": 2,\n  "zero_optimization": {"stage": 1}\n}\n'
     found = patched(text, "deepspeed", tmp_path)
-    assert (found.unknown, found.unchecked) == ({"not_a_key": 3}, ())
+    assert (found.unknown, found.unchecked) == (("not_a_key",), ())
     document = json.loads(json_export(export_policy(file_of(), get_target("deepspeed")), found, written=True))
     assert (document["unknown"], document["unchecked"]) == (["not_a_key"], [])
 
