@@ -44,10 +44,9 @@ _TEMPLATE = '''"""{name} as {call} was given it. Weights, samples and optimizer 
 
 from advisor.trainers.handover import HandedOver
 
-STRUCTURE = "{structure}"  # of the model, the optimizer and the constants
 {constants}
 
-_given = HandedOver(__file__)
+_given = HandedOver(__file__, structure="{structure}")  # of the model, the optimizer and the constants
 {functions}
 '''
 
@@ -76,10 +75,13 @@ class HandedOver:
 
     Args:
         file: The model file.
+        structure: A digest of what is in the files beside it. Nothing reads it; it tells model files apart, whose text
+            identifies a study.
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, structure: str = "") -> None:
         self._path = Path(file)
+        self.structure = structure
         self._parts: dict[str, Any] | None = None
 
     def build_model(self) -> torch.nn.Module:

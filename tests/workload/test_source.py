@@ -125,7 +125,7 @@ def test_the_fingerprint_follows_the_file_and_its_local_imports_only(tmp_path: P
     stranger = write(tmp_path / "stranger.py", "x = 1\n")
     seen = {resolve_source(path).fingerprint}
     for file in (path, helper, deep, late):
-        file.write_text(file.read_text() + "\nchanged = 1\n")
+        file.write_text(file.read_text() + "\nprint('changed')\n")
         fingerprint = resolve_source(path).fingerprint
         assert fingerprint not in seen, file
         seen.add(fingerprint)
