@@ -69,11 +69,12 @@ def measured_rows() -> Iterator[tuple[str, dict[tuple[str, str], dict[str, Any]]
 
 def _measured() -> Iterator[str]:
     """A table for each device of which there are rows: settings down, models across, relative to plain training."""
-    for device, cells in measured_rows():
+    found = list(measured_rows())
+    somewhere = {row["method"] for _, cells in found for row in cells.values()}
+    for device, cells in found:
         rows = list(cells.values())
         models = list(dict.fromkeys(row["model"] for row in rows))
         settings = [setting for setting in dict.fromkeys(row["setting"] for row in rows) if setting != "plain"]
-        measured = {row["method"] for row in rows}
         versions = ", ".join(f"{name} {version}" for name, version in rows[-1]["versions"].items())
         dates = sorted({row["date"] for row in rows})
         yield f"## Measured on {device}"
@@ -99,7 +100,7 @@ def _measured() -> Iterator[str]:
         for setting in settings:
             yield f"| `{setting}` | {' | '.join(relative(cells.get((setting, model))) for model in models)} |"
         for method in CATALOGUE:
-            if method.name not in measured and not (method.distributes or method.builds_on):
+            if method.name not in somewhere and not (method.distributes or method.builds_on):
                 yield f"| `{method.name}` | {' | '.join('not measured yet' for _ in models)} |"
         yield ""
         reasons: dict[tuple[str, str], list[str]] = {}

@@ -156,10 +156,9 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         other_samples_per_second: Throughput of a second run that was further from the search's, if there was one.
         expected_speedup: The speedup over the baseline that the policy showed before: in turn with it, in the search
             or in an earlier confirmation if that was nearer; else between trials of their own.
-        without_stalls: Where other processes slowed the baseline down: the speedup over one with those methods of
-            the winner that get around this.
+        without_stalls: Where others slowed the baseline down: the speedup over one with the methods around that.
         around_stalls: These methods, in words.
-        other_load: Where the run was far from its promise: what else kept the machine busy right after it, in words.
+        other_load: Where the run was far from its promise, or that is unsteady: what else kept the machine busy then.
     """
 
     outcome: Outcome
@@ -186,6 +185,11 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.speedup is not None and self.expected_speedup is None:
             return True  # as an earlier version stored it
         return self.found_share is not None and abs(self.found_share - 1) <= self.tolerated
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the speedup that it promises is known so badly that an idle machine would say more."""
+        return self.promise is not None and self.promise.is_unsteady
 
     @property
     def found_share(self) -> float | None:

@@ -233,6 +233,8 @@ def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterato
     elif confirmation.speedup is not None and confirmation.promise is not None:
         turns = format_count(confirmation.promise.rounds, "turn")
         yield Line("confirmed", f"yes: wrapper and baseline took {turns} each in fresh processes", "green")
+        if confirmation.is_unsteady:
+            yield Line("next", what_to_do(confirmation), "yellow")
     else:
         due = "this speed" if confirmation.drift is None else "this speed, at the pace the machine had then"
         again = f"yes: in a fresh process it ran at {format_percent(confirmation.found_share or kept)} of {due}"

@@ -164,9 +164,14 @@ def _rests_on_chance(stored: Answer) -> bool:
 
 
 def _not_reproduced(stored: Answer) -> bool:
-    """Whether its wrapper ran far from its promise. Who asks to wait for an idle machine has it confirmed again."""
+    """Whether its wrapper ran far from its promise, or the promise is too unsteady to say much.
+
+    Who asks to wait for an idle machine has it confirmed again.
+    """
     confirmation = stored.recommendation.confirmation
-    return confirmation is not None and confirmation.kept is not None and not confirmation.as_promised
+    if confirmation is None or confirmation.kept is None:
+        return False
+    return not confirmation.as_promised or confirmation.is_unsteady
 
 
 def _picks_alike(one: Goal, other: Goal) -> bool:

@@ -8,6 +8,7 @@ from functools import cache
 import generate_methods
 import generate_trainers
 import memory_picture
+from markdown.extensions.toc import slugify
 
 from advisor.exports.trainers import TARGETS
 from advisor.methods.base import Method
@@ -54,7 +55,9 @@ def _memory(method: Method) -> Iterator[str]:
         yield "It needs several devices, so it is in no table of methods measured alone on one device."
         yield ""
         return
-    for device, rows in generate_methods.measured_rows():
+    found = dict(generate_methods.measured_rows())
+    somewhere = any(row["method"] == method.name for rows in found.values() for row in rows.values())
+    for device, rows in found.items():
         own = {key: row for key, row in rows.items() if row["method"] == method.name}
         yield from memory_picture.picture(method.name, own, rows)
         measured = [(key, row) for key, row in own.items() if row["peak_ratio"] is not None]
@@ -74,7 +77,7 @@ def _memory(method: Method) -> Iterator[str]:
         for reason, models in missing.items():
             yield f"Not measured on {device} with {', '.join(dict.fromkeys(models))}: {reason}."
             yield ""
-        if not own:
+        if not somewhere:
             yield f"It has not been measured on {device} yet, so there is no picture."
             yield ""
 
@@ -156,4 +159,5 @@ def _link(name: str) -> str:
 
 
 def _anchor(device: str) -> str:
-    return f"measured-on-{device.lower().replace(' ', '-')}"
+    """As the Markdown library makes it of a heading."""
+    return slugify(f"Measured on {device}", "-")

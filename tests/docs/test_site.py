@@ -88,7 +88,8 @@ def test_the_page_of_a_method_says_what_it_declares(site: Path, method: Method) 
 def test_bars_show_measured_rows_alone(site: Path) -> None:
     rows: dict[str, list[int]] = defaultdict(list)
     plain: list[int] = []
-    for line in (ROOT / "docs" / "results" / "methods-cpu.jsonl").read_text().splitlines():
+    files = sorted((ROOT / "docs" / "results").glob("methods-*.jsonl"))
+    for line in (line for file in files for line in file.read_text().splitlines()):
         row = json.loads(line)
         sizes = plain if row["setting"] == "plain" else rows[row["method"]]
         sizes += [row[key] for key in ("peak_bytes", "activation_bytes") if row[key] is not None]

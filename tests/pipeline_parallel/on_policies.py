@@ -17,7 +17,7 @@ from advisor.methods.setting import MethodSetting, use
 from advisor.training.processes.world import World, current_world
 from advisor.training.training import Training
 from tests.distributed.models import movement_error, padded_text, sgd, two_groups
-from tests.methods.tiny import adamw, gpt2
+from tests.methods.tiny import adamw, gpt2, uncompiled_optimizers
 from tests.pipeline_parallel.on_stages import tried
 from tests.pipeline_parallel.staged_models import HIDDEN, ByHand, batch_of, loss_of
 from tests.tensor_parallel.models import HEADS, Block, Dropout, Model, tokens
@@ -104,7 +104,8 @@ def on_two() -> dict[str, Any]:
     found["fp16"] = against_one_process(
         (piped(), use("precision", dtype="fp16")), (use("precision", dtype="fp16"),), mesh=mesh
     )
-    found["partners"] = with_partners("1f1b")
+    with uncompiled_optimizers():
+        found["partners"] = with_partners("1f1b")
     found["resumed"] = resumed()
     found["bounds"] = settled_bounds()
     found["below a limit"] = tried(cut_below_a_limit)

@@ -51,6 +51,7 @@ def test_of_a_promise_between_far_ends_the_lower_one_counts() -> None:
         "at least 2.00 times the baseline; measured between 2.00 times and 9.00 times, "
         "which is too unsteady to say more"
     )
+    assert found["next"].startswith("run the same command again with --wait-idle")
 
 
 def test_a_promise_that_may_be_no_gain_says_so() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from advisor.hardware.contention import Load
+from advisor.measure.in_turn import Speedup
 from advisor.report.progress import Progress
 from advisor.session.budget import TimeBudget
 from advisor.session.setup import wait_idle
@@ -113,3 +114,13 @@ def test_an_answer_that_was_not_reproducible_is_measured_further_by_who_waits_fo
     request = msgspec.structs.replace(study(trials=10).request, time_limit_seconds=100.0, wait_idle_seconds=wait)
     assert _searched_enough(stored, request) is (confirmation.as_promised or wait is None)
     assert confirmation.as_promised is (noise == 0.1)
+
+
+@pytest.mark.parametrize("wait", [None, 600.0])
+@pytest.mark.parametrize("low", [2.0, 5.0])
+def test_so_is_one_whose_promise_is_too_unsteady_to_say_much(wait: float | None, low: float) -> None:
+    promise = Speedup(value=5.2, low=low, high=9.0, rounds=7)
+    confirmation = msgspec.structs.replace(CONFIRMED, speedup=promise, promise=promise)
+    stored = answered(recommendation(confirmation=confirmation), goal())
+    request = msgspec.structs.replace(study(trials=10).request, time_limit_seconds=100.0, wait_idle_seconds=wait)
+    assert _searched_enough(stored, request) is (low == 5.0 or wait is None)

@@ -30,6 +30,7 @@ INCIDENTAL = {
     "outpaced_below_samples_per_second",
     "outpaced_below_speedup",
     "reference_gradient",
+    "thread_rates",
     "time_limit_seconds",
     "turn_seconds",
     "watched_state",

@@ -85,7 +85,7 @@ class WrapperRuns:
                 confirmation = self._whatever_else_runs(confirmation, promise, recommendation)
         except KeyboardInterrupt:
             interrupted = True  # the confirmation is complete without the comparison
-        if confirmation.kept is not None and not confirmation.as_promised:
+        if confirmation.kept is not None and (confirmation.is_unsteady or not confirmation.as_promised):
             confirmation = msgspec.structs.replace(confirmation, other_load=self._other_load())
         return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
 
