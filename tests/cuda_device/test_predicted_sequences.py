@@ -1,6 +1,6 @@
 """Predictions against torch's allocator on the device, for text; the aims are those of the whole table.
 
-Nine policies at two batches for each model, on the device and by profile: nothing of the table is left out but depth.
+Nine policies for each model of fewer blocks, on the device at both batches of the table, by profile at the larger one.
 """
 
 from __future__ import annotations
