@@ -123,7 +123,9 @@ def _absolute(row: dict[str, Any] | None) -> str:
 
 def relative(row: dict[str, Any] | None) -> str:
     """What a row says, relative to plain training."""
-    if row is None or row["peak_ratio"] is None:
+    if row is None:
+        return "not measured yet"
+    if row["peak_ratio"] is None:
         return "-"
     text = f"peak {row['peak_ratio']:.2f}"
     if row["activation_ratio"] is not None:
