@@ -33,11 +33,10 @@ def test_the_page_tells_everything_that_a_method_declares() -> None:
             assert all(f"`{choice}`" in section for choice in parameter.choices)
 
 
-def test_every_method_for_one_device_is_in_every_measured_table() -> None:
+def test_every_method_for_one_device_is_in_a_measured_table() -> None:
     sections = (DOCS / "methods.md").read_text().split("\n## ")
     tables = [section for section in sections if section.startswith("Measured on ")]
     assert tables
-    for table in tables:
-        for method in CATALOGUE:
-            if not (method.distributes or method.builds_on):
-                assert f"| `{method.name}(" in table or f"| `{method.name}` |" in table
+    for method in CATALOGUE:
+        if not (method.distributes or method.builds_on):
+            assert any(f"| `{method.name}(" in table or f"| `{method.name}` |" in table for table in tables)
