@@ -98,7 +98,8 @@ def untried_sentence(answer: Recommendation) -> str:
         return f"The search ended because {because}." if because else ""
     count = format_many(answer.untried, "combination", at_least=answer.untried_is_bound)
     text = f"Not tried: {count} of the space, because {because}."
-    if EXPECTED_GAIN not in because and UNKNOWN_GAIN not in because:
+    said = measured_too_little(answer) or len(answer.ranking) == 1  # beside the baseline, which won
+    if said or (EXPECTED_GAIN not in because and UNKNOWN_GAIN not in because):
         return text
     more = go_on(answer)
     return f"{text} {more[0].upper()}{more[1:]}."

@@ -210,6 +210,7 @@ class SearchLoop:
             reason = f"{checked.reason}; it may not win: {why_not_faithful(checked, self._goal)}"
             checked = msgspec.structs.replace(checked, reason=reason)
         self._ledger.replace(lambda one: checked if one == leader else one)
+        assert checked in self._ledger.candidates, "otherwise it would be chosen again, without end"
 
     def best(self) -> Candidate | None:
         """The best candidate so far that may win."""

@@ -11,6 +11,7 @@ from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
 from advisor.methods.setting import MethodSetting
 from advisor.report.sentences import compared_sentence, measured_methods, measured_too_little, untried_sentence
+from advisor.report.why import explain
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, lost, measured
 from tests.decide.test_leader import compared, timed
@@ -75,8 +76,14 @@ def test_combinations_whose_short_steps_took_no_turns_are_not_said_to_have() -> 
     ids=["more to gain", "unknown", "nothing more"],
 )  # fmt: skip
 def test_where_more_time_may_bring_more_the_answer_says_how_to_go_on(because: str, end: str) -> None:
-    answer = msgspec.structs.replace(decide([baseline(100)]), stopped_because=because)
+    answer = msgspec.structs.replace(decide([baseline(100), measured(150, BF16)]), stopped_because=because)
     assert untried_sentence(answer).endswith(end)
+
+
+def test_how_to_go_on_is_said_once() -> None:
+    because = "the limit of 6 trials was reached; too little was measured to tell what they may bring"
+    answer = msgspec.structs.replace(decide([baseline(100)]), stopped_because=because)
+    assert " ".join(explain(answer, goal())).count("with more --trials to continue") == 1
 
 
 def test_where_nothing_was_compared_nothing_is_said() -> None:

@@ -73,7 +73,9 @@ def test_definitions_count_if_something_reaches_them_or_they_may_register(
     assert (digest(tmp_path, CODE) != digest(tmp_path, CODE, HELPER.replace(old, new))) == counts
 
 
-@pytest.mark.parametrize("call", ["getattr(helper, 'un' + 'used')()", "globals()", "vars(helper)", "eval('1')"])
+@pytest.mark.parametrize(
+    "call", ["inspect.getmembers(helper)", "getattr(helper, 'un' + 'used')()", "globals()", "vars(helper)", "eval('1')"]
+)
 def test_where_a_name_is_computed_every_definition_counts(tmp_path: Path, call: str) -> None:
     code = CODE.replace("helper.net(SCALE)", call)
     assert digest(tmp_path, code) != digest(tmp_path, code, HELPER.replace("return 4", "return 5"))

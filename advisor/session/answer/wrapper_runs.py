@@ -82,7 +82,7 @@ class WrapperRuns:
                 confirmation = self._with_baseline(confirmation, recommendation, beaten)
                 confirmation = self._once_more(confirmation, winner)
             else:
-                confirmation = self._whatever_else_runs(confirmation, promise, recommendation)
+                confirmation = self._without_stalls(confirmation, promise, recommendation)
         except KeyboardInterrupt:
             interrupted = True  # the confirmation is complete without the comparison
         if confirmation.kept is not None and (confirmation.is_unsteady or not confirmation.as_promised):
@@ -132,7 +132,7 @@ class WrapperRuns:
             rates = (baseline.measurement.samples_per_second, *self.trials.turns.rates_of(baseline.policy))
         return shown(found, own, others, rates), promised(found, own, others, rates)
 
-    def _whatever_else_runs(
+    def _without_stalls(
         self, confirmation: Confirmation, promise: Speedup, recommendation: Recommendation
     ) -> Confirmation:
         """Lower a promise to what is left of it when other processes no longer slow the baseline down.

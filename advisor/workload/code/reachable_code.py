@@ -23,7 +23,7 @@ from advisor.workload.workload import CONSTANTS
 __all__ = ["local_code"]
 
 _COMPUTED_NAMES = frozenset({
-    "eval", "exec", "globals", "locals", "vars", "dir", "__dict__", "import_module", "__import__"
+    "eval", "exec", "globals", "locals", "vars", "dir", "getmembers", "__dict__", "import_module", "__import__"
 })  # fmt: skip
 """Whoever calls one of these may use what nothing refers to by its name."""
 
