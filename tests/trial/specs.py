@@ -19,7 +19,7 @@ from tests import quick_workers
 
 FAKE_WORKER = (sys.executable, "-u", str(Path(__file__).with_name("fake_worker.py")))
 
-_SERVERS = {"advisor.trial.fork_server", "tests.distributed.ranks", quick_workers.__file__}
+_SERVERS = {"advisor.trial.fork_server", "tests.distributed.ranks", "tests.trial.preparing", quick_workers.__file__}
 WORKLOADS = Path(__file__).with_name("workloads")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,10 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import SizeResult
 from advisor.trial.spec import ConfirmTrial, LookTrial, SizeTrial, TimeTrial, Trial, TrialSpec
-from advisor.trial.worker import prepared as preparing
-from advisor.trial.worker.forked_trial import end_children, run_forked
-from advisor.trial.worker.prepared import prepare, wants_process_of_its_own
+from advisor.trial.worker.prepared import wants_process_of_its_own
 from advisor.trial.worker.run_trial import run_trial
 from tests.trial.logged import Logged
+from tests.trial.preparing import PreparingProcess
 from tests.trial.specs import my_children, spec, up_to
 
 _THREADS = "torch.set_num_threads(2)\nONES = torch.ones(1024, 1024)\nONES @ ONES\n(ONES + ONES).sum()"
@@ -47,30 +45,10 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     assert my_children() == []
 
 
-def found(spec: TrialSpec, folder: Path) -> dict[str, Any] | None:
-    """What ``prepare`` finds in a process that has a single thread and has run nothing."""
-    told = folder / "told"
-
-    def work() -> None:
-        result = prepare(spec)
-        fields = None
-        if result is not None:
-            other = msgspec.structs.replace(spec, seed=1)
-            sized = msgspec.structs.replace(spec, model_size={"width": 2})
-            fields = {
-                "threads": result.threads,
-                "loaded": result.workload is not None,
-                "reused": result.loaded(spec) is result.workload if result.workload is not None else None,
-                "other seed": result.take_model(other) is not None,
-                "other size": result.take_model(sized) is not None,
-                "taken": [result.take_model(spec) is not None for _ in range(2)],
-            }
-        told.write_text(json.dumps(fields))
-        end_children()
-
-    assert run_forked(work) is None
-    answer: dict[str, Any] | None = json.loads(told.read_text())
-    return answer
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[PreparingProcess]:
+    with PreparingProcess() as process:
+        yield process
 
 
 # ---- which trials have a process of their own
@@ -91,9 +69,9 @@ def test_a_trial_on_a_gpu_stays_in_the_worker() -> None:
 # ---- what is prepared
 
 
-def test_the_workload_is_loaded_and_its_model_built_for_one_use(tmp_path: Path) -> None:
+def test_the_workload_is_loaded_and_its_model_built_for_one_use(fresh: PreparingProcess, tmp_path: Path) -> None:
     workload = Logged(tmp_path / "workload")
-    answer = found(workload.spec(), tmp_path)
+    answer = fresh.prepare(workload.spec(), tmp_path)
     assert answer is not None
     assert answer["loaded"]
     assert answer["reused"]
@@ -101,8 +79,8 @@ def test_the_workload_is_loaded_and_its_model_built_for_one_use(tmp_path: Path) 
     assert len(workload.processes("import")) == len(workload.processes("build")) == 1
 
 
-def test_the_model_is_for_its_own_seed_and_size_alone(tmp_path: Path) -> None:
-    answer = found(Logged(tmp_path / "workload").spec(), tmp_path)
+def test_the_model_is_for_its_own_seed_and_size_alone(fresh: PreparingProcess, tmp_path: Path) -> None:
+    answer = fresh.prepare(Logged(tmp_path / "workload").spec(), tmp_path)
     assert answer is not None
     assert not answer["other seed"]
     assert not answer["other size"]
@@ -127,9 +105,11 @@ def test_what_cannot_be_prepared_is_told_by_every_trial_and_not_tried_again(
         assert said in refused.reason
 
 
-def test_a_model_that_existed_before_is_left_for_a_trial_to_refuse(runner: Runner, tmp_path: Path) -> None:
+def test_a_model_that_existed_before_is_left_for_a_trial_to_refuse(
+    runner: Runner, fresh: PreparingProcess, tmp_path: Path
+) -> None:
     old = Logged(tmp_path / "workload", "MODEL = build_model()\n\n\ndef build_model():\n    return MODEL")
-    answer = found(old.spec(), tmp_path)
+    answer = fresh.prepare(old.spec(), tmp_path)
     assert answer is not None
     assert answer["taken"] == [False, False]
     refused = runner.run(old.spec())
@@ -139,16 +119,16 @@ def test_a_model_that_existed_before_is_left_for_a_trial_to_refuse(runner: Runne
 
 @pytest.mark.parametrize("added", [_THREADS, _PYTHON_THREAD, _CHILD], ids=["operators", "thread", "child"])
 def test_nothing_is_forked_where_threads_or_children_run_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: str
+    fresh: PreparingProcess, tmp_path: Path, added: str
 ) -> None:
     """Threads do not survive a fork, and what one of them has locked stays locked."""
-    monkeypatch.setattr(preparing, "_ATTEMPT_SECONDS", 2.0)
-    assert found(Logged(tmp_path / "workload", added).spec(), tmp_path) is None
+    spec = Logged(tmp_path / "workload", added).spec()
+    assert fresh.prepare(spec, tmp_path, attempt_seconds=2.0) is None
 
 
-def test_a_number_of_threads_that_the_user_sets_holds_in_trials(tmp_path: Path) -> None:
+def test_a_number_of_threads_that_the_user_sets_holds_in_trials(fresh: PreparingProcess, tmp_path: Path) -> None:
     """None of them has started yet: nothing was computed that needs several."""
-    answer = found(Logged(tmp_path / "workload", "torch.set_num_threads(3)").spec(), tmp_path)
+    answer = fresh.prepare(Logged(tmp_path / "workload", "torch.set_num_threads(3)").spec(), tmp_path)
     assert answer is not None
     assert answer["threads"] == 3
 
