@@ -230,6 +230,8 @@ class TimedTrial(ComparedTrial[_Timed], frozen=True, kw_only=True):
         target_spread: Stop when the confidence interval's half-width is below this share of the median.
         outpaced_below_samples_per_second: Stop early when clearly slower than this, else ``None``.
         outpaced_below_speedup: The same, as a speedup over ``beside``.
+        thread_rates: The probe's rates by number of threads: beside other processes, steps that are not timed take as
+            many as these do not slow down. Empty where every step takes those of the policy.
     """
 
     memory_limit_bytes: int
@@ -239,6 +241,7 @@ class TimedTrial(ComparedTrial[_Timed], frozen=True, kw_only=True):
     target_spread: float = 0.02
     outpaced_below_samples_per_second: Incidental[float | None] = None
     outpaced_below_speedup: Incidental[float | None] = None
+    thread_rates: Incidental[dict[int, float]] = {}
 
 
 class TimeTrial(TimedTrial[TimeResult], frozen=True, kw_only=True, tag="time"):

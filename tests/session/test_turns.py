@@ -43,11 +43,13 @@ class Machine:
             return msgspec.structs.replace(result, sizing=PROFILING_RUNS)
         speedup = None if spec.beside is None else Speedup(value=1.5, low=1.4, high=1.6, rounds=4)
         figures = measurement(50.0, micro_batch=spec.policy.micro_batch)
+        ladder = spec.ladder if isinstance(spec, TimeTrial) else ()
         rungs = tuple(
-            Rung(measurement=measurement(50.0, micro_batch=one.micro_batch), speedup=speedup) for one in spec.ladder
+            Rung(measurement=measurement(50.0, micro_batch=one.micro_batch), speedup=speedup) for one in ladder
         )
         paces = () if spec.beside is None else (Pace(policy=spec.beside, samples_per_second=90.0),)
-        return msgspec.structs.replace(result, measurement=figures, speedup=speedup, ladder=rungs, paces=paces)
+        climbed = {"ladder": rungs} if isinstance(spec, TimeTrial) else {}
+        return msgspec.structs.replace(result, measurement=figures, speedup=speedup, paces=paces, **climbed)
 
     def besides(self, kind: type[Trial[Any]]) -> list[Policy | None]:
         return [spec.beside for spec in self.specs if isinstance(spec, kind)]

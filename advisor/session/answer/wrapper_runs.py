@@ -19,8 +19,10 @@ from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import times_measured
 from advisor.session.context import StudyContext
+from advisor.session.trials.stalls import speedup_between
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
+from advisor.trial.result import ConfirmResult
 
 __all__ = ["WrapperRun", "WrapperRuns"]
 
@@ -64,23 +66,30 @@ class WrapperRuns:
         label = Combination.of(winner.policy).label
         self.context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
         result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0)
-        found, promise = self._promise(result.speedup, recommendation)
+        steady = self.trials.turns.steady
+        over_steady = None if steady is None or not _took_turns(result, steady) else result.speedup
+        speedup = result.speedup
+        if over_steady is not None and steady is not None and steady.speedup is not None:
+            speedup = steady.speedup.times(over_steady)
+        found, promise = self._promise(speedup, recommendation)
         confirmation = Confirmation(
             outcome=result.outcome,
             reason=result.reason,
             measurement=result.measurement,
             promised_samples_per_second=winner.measurement.samples_per_second,
-            speedup=result.speedup,
+            speedup=speedup,
             promise=promise,
             noise=_noise(winner, result.measurement),
         )
-        if result.speedup is not None:
-            confirmation = _beside_earlier(confirmation, result.speedup, recommendation)
+        if speedup is not None:
+            confirmation = _beside_earlier(confirmation, speedup, recommendation)
         interrupted = False
         try:
             if promise is None:
                 confirmation = self._with_baseline(confirmation, recommendation, beaten)
                 confirmation = self._once_more(confirmation, winner)
+            elif over_steady is not None:
+                confirmation = _lowered(confirmation, promise, promised(over_steady, ()), self.trials.turns.around)
             else:
                 confirmation = self._without_stalls(confirmation, promise, recommendation)
         except KeyboardInterrupt:
@@ -157,11 +166,8 @@ class WrapperRuns:
         )
         if result.measurement is None or confirmation.measurement is None:
             return confirmation
-        least = promised(_ratio(confirmation.measurement, result.measurement), ())
-        lowered = msgspec.structs.replace(promise, low=min(promise.low, least.low))
-        return msgspec.structs.replace(
-            confirmation, promise=lowered, without_stalls=least, around_stalls=_names(around)
-        )
+        least = promised(speedup_between(confirmation.measurement, result.measurement), ())
+        return _lowered(confirmation, promise, least, around)
 
     def _with_baseline(self, confirmation: Confirmation, recommendation: Recommendation, beaten: int) -> Confirmation:
         """Measure the baseline again right after the winner: a machine that slowed down slows both.
@@ -216,11 +222,16 @@ def _between_trials(recommendation: Recommendation) -> list[tuple[float, float]]
     return [(first.samples_per_second / second.samples_per_second, spread)]
 
 
-def _ratio(one: Measurement, other: Measurement) -> Speedup:
-    """The speedup that two measurements at different times amount to."""
-    value = one.samples_per_second / other.samples_per_second
-    factor = 1 + math.hypot(one.relative_spread, other.relative_spread)
-    return Speedup(value=value, low=value / factor, high=value * factor, rounds=1)
+def _took_turns(result: ConfirmResult, other: Candidate) -> bool:
+    return any(pace.policy == other.policy for pace in result.paces)
+
+
+def _lowered(
+    confirmation: Confirmation, promise: Speedup, least: Speedup, around: Sequence[MethodSetting]
+) -> Confirmation:
+    """Promise no more than what is left over a baseline with these methods, which nothing slows down."""
+    lowered = msgspec.structs.replace(promise, low=min(promise.low, least.low))
+    return msgspec.structs.replace(confirmation, promise=lowered, without_stalls=least, around_stalls=_names(around))
 
 
 def _names(settings: Sequence[MethodSetting]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from advisor.search.space.space import Combination
 from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.expected import expected_at
+from advisor.session.trials.stalls import around_stalls, speedup_between
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 
@@ -76,7 +78,11 @@ class ComparingEvaluator(Evaluator):
             # Only methods make it fit: timed steps alternate with the baseline, short ones with nothing.
             self._turns.baseline = baseline if baseline.policy.methods else None
             return []
+        steady = self._timed_around_stalls(baseline)
         self._turns.baseline = baseline
+        if steady is not None:
+            self._go_on_from(earlier)
+            return [steady]
         model, sizing = self._trials.model_of(plain), self._trials.sizing_of(plain)
         assert model is not None, "it was sized just now"
         assert sizing is not None, "it was sized just now"
@@ -88,6 +94,34 @@ class ComparingEvaluator(Evaluator):
             found.append(self._briefly_timed(policy, Role.SEARCHED, "in turn with the baseline"))
         self._go_on_from(earlier)
         return found
+
+    def _timed_around_stalls(self, baseline: Candidate) -> Candidate | None:
+        """Time plain training without what other processes do to it, so that everything takes turns with that.
+
+        Returns:
+            It, if it is clearly faster than the baseline; otherwise ``None``.
+        """
+        assert self._turns.baseline is None, "it takes turns with nothing"
+        assert baseline.measurement is not None, "it was measured"
+        combination = around_stalls(Combination(), self._turns.around)
+        if baseline.policy.methods or combination == Combination():
+            return None
+        model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
+        if model is None or sizing is None:
+            return None
+        own = self._make.policy(combination, Batch(baseline.policy.micro_batch))
+        steady = self._briefly_timed(own, Role.SEARCHED, "measuring")
+        if steady.measurement is None:
+            return None
+        speedup = speedup_between(steady.measurement, baseline.measurement)
+        if speedup.low <= _CLEARLY:
+            return None
+        steady = msgspec.structs.replace(steady, speedup=speedup)
+        self._turns.steady = self._turns.leader = steady
+        self._turns.pacesetter = combination
+        plain = self._make.policy(Combination(), Batch(baseline.policy.micro_batch))
+        self._turns.compare_at = self._batch_to_compare_at(plain, model, sizing)
+        return steady
 
     def _go_on_from(self, earlier: Sequence[Candidate]) -> None:
         """Compare as the earlier run did when it ended, so that its sizing trials are read back, not run again."""
@@ -109,11 +143,13 @@ class ComparingEvaluator(Evaluator):
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
         """Roughly measure the baseline's throughput: what counts is the speedup of others that alternate with it."""
-        return self._briefly_timed(policy, Role.BASELINE, "measuring")
+        slowed_down = {"thread_rates": self._trials.thread_rates, "min_timed_steps": 2} if self._turns.around else {}
+        return self._briefly_timed(policy, Role.BASELINE, "measuring", **slowed_down)
 
-    def _briefly_timed(self, policy: Policy, role: Role, what: str) -> Candidate:
+    def _briefly_timed(self, policy: Policy, role: Role, what: str, **asked: Any) -> Candidate:
         self._progress.trial_started(self.number, policy, what)
-        result = self._trials.time(policy, outpaced_below=None, measure_seconds=self._budget.limits.turn_seconds)
+        seconds = self._budget.limits.turn_seconds
+        result = self._trials.time(policy, outpaced_below=None, measure_seconds=seconds, **asked)
         return self._make.timed(policy, role, result, result.measurement)
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,8 @@ from advisor.session.trials.fullest_device import fullest_bytes, settled_by_prob
 from advisor.session.trials.known import Known, ran_not_even_once
 from advisor.session.trials.micro_batches import largest_of_samples, profiled_passes
 from advisor.session.trials.probe import first_batch
+from advisor.session.trials.runs import TrialRuns
+from advisor.session.trials.stalls import around_stalls, settings_around_stalls
 from advisor.session.trials.turns import Turns
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import (
@@ -30,16 +32,12 @@ from advisor.trial.result import (
     FidelityResult,
     PairResult,
     PredictResult,
-    Result,
     SizeResult,
     TimeResult,
 )
-from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, TimeTrial, Trial
+from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, TimeTrial
 
 __all__ = ["Trials"]
-
-_R = TypeVar("_R", bound=Result)
-_S = TypeVar("_S", bound=Trial[Any])
 
 _REACH = 4
 """Profiling runs of a comparison go up to this many times its batch."""
@@ -53,7 +51,6 @@ class Trials:
 
     Attributes:
         first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
-        most_samples: The most samples that ``make_batch`` makes, if it made fewer than it was asked for.
         turns: Chooses what each trial alternates with.
     """
 
@@ -65,16 +62,13 @@ class Trials:
         model_size: Mapping[str, int | float] | None = None,
         most_samples: int | None = None,
     ) -> None:
-        layout = context.facts.batch_layout
         self._context = context
         self._runner = runner
         self._limits = context.budget.limits
         self._goal = context.goal
         self._model_size = dict(model_size or {})
         self.first_batch = first_batch(context.request)
-        self.most_samples = layout.most_samples if most_samples is None else most_samples
-        # A probe of an older version found no layout.
-        self._layout = msgspec.structs.replace(layout, most_samples=self.most_samples) if layout.dims else None
+        self._runs = TrialRuns(context, runner, self._model_size, most_samples)
         self._known = Known([one for one in context.ledger.candidates if one.model_size == self._model_size])
         self.turns = Turns(
             # Other workers of a shared study choose from timed candidates: they do not see comparisons made here.
@@ -83,7 +77,13 @@ class Trials:
             and context.request.storage is None,
             usable_bytes=context.usable_bytes,
             second_context_bytes=CUDA_CONTEXT_BYTES if context.hardware.kind is DeviceKind.CUDA else 0,
+            around=settings_around_stalls(context.space, context.facts),
         )
+
+    @property
+    def most_samples(self) -> int | None:
+        """The most samples that ``make_batch`` makes, if it made fewer than it was asked for."""
+        return self._runs.most_samples
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at another model size, which learns nothing from this one."""
@@ -92,11 +92,6 @@ class Trials:
     def reference(self, shares: int) -> Combination | None:
         """Plain training with as many shares of a batch, which losses are compared with."""
         return self._context.reference(shares)
-
-    def _run(self, spec: Trial[_R]) -> _R:
-        result = self._runner.run(spec)
-        self.most_samples = min(filter(None, (result.most_samples, self.most_samples)), default=None)
-        return result
 
     def size(
         self, combination: Combination, largest_batch: int | None, *, alone: bool = False
@@ -123,13 +118,17 @@ class Trials:
             # Leaders are timed at growing batches: profiling runs far above the first would only waste time.
             reach = _REACH * self.turns.compare_at
             largest_batch = reach if largest_batch is None else min(largest_batch, reach)
-        result = self._size_from(batch, combination, largest_batch, alone=alone)
+        steady = combination
+        if combination == Combination() and self.turns.baseline is None:  # nothing is compared with these steps
+            steady = around_stalls(combination, self.turns.around)
+        result = self._size_from(batch, steady, largest_batch, alone=alone)
         if batch > 1 and ran_not_even_once(result):
             # Two samples do not fit; one may, but its losses do not compare with those of other combinations.
-            result = self._size_from(1, combination, 1, alone=True)
+            result = self._size_from(1, steady, 1, alone=True)
         if result.sizing is None or not result.sizing.points:
             return None, result
-        self._known.learn_sizing(combination, result, passes=profiled_passes(combination, self._goal))
+        for one in (combination, steady) if steady != combination else (combination,):
+            self._known.learn_sizing(one, result, passes=profiled_passes(one, self._goal))
         return self.model_of(combination), result
 
     def _size_from(
@@ -145,8 +144,8 @@ class Trials:
         )
         if slow_start and self.turns.compare_at is not None:
             limit_seconds = min(limit_seconds, self._limits.set_up_limit_seconds)
-        return self._run(
-            self._spec(
+        return self._runs.run(
+            self._runs.spec(
                 SizeTrial,
                 combination.policy(
                     first_batch, profiled_passes(combination, self._goal), settled=self._settled(combination)
@@ -183,6 +182,7 @@ class Trials:
         ladder: tuple[Policy, ...] = (),
         repeat: int = 0,
         measure_seconds: float | None = None,
+        **asked: Any,
     ) -> TimeResult:
         """Measure full steps, and let the combination's memory model learn from it.
 
@@ -193,17 +193,19 @@ class Trials:
             ladder: The same methods at growing micro-batches, to time in the same process while throughput grows.
             repeat: Above 0 to measure a policy again instead of reading the stored result.
             measure_seconds: Soft limit for the stepping; by default what one trial may take.
+            asked: Other fields of the trial.
         """
         model = self.model_of(Combination.of(policy))
         largest = ladder[-1] if ladder else policy
         expected = None if model is None else model.seconds(largest.micro_batch, largest.accumulation_steps)
         need = self._need_bytes(largest)
         leader = None if repeat else self.turns.leader_beside(largest, need)
+        leader = leader or self.turns.steady_beside(largest, need)
         # A repetition is part of a confirmation, which may exceed the time limit.
         limit_of = self._limits.confirmation_limit_seconds if repeat else self._limits.hard_limit_seconds
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
-        result = self._run(
-            self._spec(
+        result = self._runs.run(
+            self._runs.spec(
                 TimeTrial,
                 policy,
                 measure_seconds=measure_seconds,
@@ -214,6 +216,7 @@ class Trials:
                 ladder=ladder,
                 repeat=repeat,
                 **self._taking_turns(beside),
+                **asked,
             )
         )
         self.turns.learn(result)
@@ -234,8 +237,8 @@ class Trials:
 
     def _traced(self, policy: Policy, **asked: Any) -> PredictResult:
         seconds, usable = self._limits.trace_limit_seconds, self._context.usable_bytes
-        return self._run(
-            self._spec(PredictTrial, policy, hard_limit_seconds=seconds, memory_limit_bytes=usable, **asked)
+        return self._runs.run(
+            self._runs.spec(PredictTrial, policy, hard_limit_seconds=seconds, memory_limit_bytes=usable, **asked)
         )
 
     def _settled(self, combination: Combination) -> dict[str, str]:
@@ -243,11 +246,16 @@ class Trials:
         return {} if self._model_size else settled_by_probe(combination, self._context.facts)
 
     def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
-        """Run an emitted wrapper in a fresh process."""
+        """Run an emitted wrapper in a fresh process.
+
+        Its speedup is over the baseline, or over the steady one where that took turns with it.
+        """
         model = self.model_of(Combination.of(policy))
+        need = self._need_bytes(policy)
+        steady = self.turns.steady_beside(policy, need)
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
-        result = self._run(
-            self._spec(
+        result = self._runs.run(
+            self._runs.spec(
                 ConfirmTrial,
                 policy,
                 hard_limit_seconds=self._limits.confirmation_limit_seconds(
@@ -256,16 +264,22 @@ class Trials:
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
-                beside=self.turns.baseline_beside(policy, self._need_bytes(policy)),
+                beside=self.turns.baseline_beside(policy, need) if steady is None else steady.policy,
                 turn_seconds=self._limits.turn_seconds,
             )
         )
         self.turns.learn(result)
         return result
 
+    @property
+    def thread_rates(self) -> dict[int, float]:
+        """The probe's rates by number of threads; empty if unknown."""
+        rates = self._context.facts.device_rates
+        return {} if rates is None else rates.thread_rates
+
     def pair(self, policy: Policy, **asked: Any) -> PairResult:
         """Alternate the steps of two policies in the same processes; ``asked`` are the other fields of the trial."""
-        return self._run(self._spec(PairTrial, policy, **asked))
+        return self._runs.run(self._runs.spec(PairTrial, policy, **asked))
 
     def _need_bytes(self, policy: Policy) -> int:
         model = self.model_of(Combination.of(policy))
@@ -289,8 +303,8 @@ class Trials:
             other_chance: Draw other random numbers, to see how far the reference run is from itself.
             passes: Micro-batches per step.
         """
-        sizing, rates = self.sizing_of(combination), self._context.facts.device_rates
-        spec = self._spec(
+        sizing = self.sizing_of(combination)
+        spec = self._runs.spec(
             FidelityTrial,
             combination.policy(micro_batch, passes, settled=None if sizing is None else sizing.settled),
             measure_seconds=self._limits.comparison_step_seconds,
@@ -298,13 +312,15 @@ class Trials:
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
             fidelity_steps=_COMPARED_STEPS,
             other_chance=other_chance,
-            thread_rates={} if rates is None else rates.thread_rates,
+            thread_rates=self.thread_rates,
         )
         if exact is None:
-            return self._run(msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key))))
+            return self._runs.run(
+                msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key)))
+            )
         assert exact.fidelity is not None, "there is something to compare with"
         gradient, state = str(self._runner.gradient_file(exact.key)), tuple(exact.fidelity.state)
-        return self._run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
+        return self._runs.run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
 
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination from its reference, over the first steps of its sizing.
@@ -322,27 +338,3 @@ class Trials:
         """Spec fields about the training that a trial alternates with."""
         alone = self.turns.wanted and beside is None
         return {"beside": beside, "turn_seconds": self._limits.turn_seconds, "needs_all_memory": alone}
-
-    def _spec(
-        self,
-        kind: type[_S],
-        policy: Policy,
-        *,
-        hard_limit_seconds: float,
-        measure_seconds: float | None = None,
-        memory_limit_bytes: int | None = None,
-        **asked: Any,
-    ) -> _S:
-        """A trial of this study; ``asked`` are the fields specific to its kind."""
-        return kind(
-            workload=self._context.request.source,
-            policy=policy,
-            model_size=self._model_size,
-            device=self._context.hardware.device,
-            memory_limit_bytes=memory_limit_bytes or self._goal.limit_on(policy.gpu_count),
-            seed=self._context.request.seed,
-            layout=self._layout,
-            measure_seconds=self._limits.measure_seconds if measure_seconds is None else measure_seconds,
-            time_limit_seconds=hard_limit_seconds,
-            **asked,
-        )

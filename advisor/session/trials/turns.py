@@ -11,6 +11,7 @@ import msgspec
 from advisor.decide.candidate import Candidate
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
+from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
@@ -33,9 +34,19 @@ class Turns:
         pacesetter: Partner of profiling runs: plain training, until something clearly faster is known.
         compare_at: Micro-batch of the comparison; ``None`` for that of the last profiling run.
         leader: The pacesetter at its best batch, once it alternated with the baseline; partner of timed runs.
+        around: Settings that get around what other processes do to plain training; empty if nothing slows it down.
+        steady: The baseline with these settings, once it was timed. Whatever would alternate with the baseline then
+            alternates with this one: a few of the baseline's own steps would take as long as a whole trial.
     """
 
-    def __init__(self, *, wanted: bool, usable_bytes: int, second_context_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        wanted: bool,
+        usable_bytes: int,
+        second_context_bytes: int,
+        around: tuple[MethodSetting, ...] = (),
+    ) -> None:
         self._usable_bytes = usable_bytes
         self._second_context_bytes = second_context_bytes
         self.wanted = wanted
@@ -43,6 +54,8 @@ class Turns:
         self.pacesetter = Combination()
         self.compare_at: int | None = None
         self.leader: Candidate | None = None
+        self.around = around if wanted else ()
+        self.steady: Candidate | None = None
         self._compared_with: dict[str, Combination] = {}
         self._rates: dict[str, list[float]] = {}
 
@@ -87,6 +100,10 @@ class Turns:
         if baseline is not None and leader.measurement.step_seconds > _SLOWER_STEP * baseline.step_seconds:
             return None
         return leader if self._fits(leader, policy, need_bytes) else None
+
+    def steady_beside(self, policy: Policy, need_bytes: int) -> Candidate | None:
+        """What a policy takes turns with instead of a baseline that other processes slow down, if there is room."""
+        return self.steady if self.steady is not None and self._fits(self.steady, policy, need_bytes) else None
 
     def _fits(self, other: Candidate, policy: Policy, need_bytes: int) -> bool:
         if not self.wanted or other.measurement is None or policy == other.policy:

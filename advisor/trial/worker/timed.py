@@ -26,7 +26,10 @@ _WORTH_ANOTHER = 0.02
 """If doubling the batch gains less than this, four times the batch is not tried."""
 
 _TIME_SHARE = 0.5
-"""Share of the hard time limit that a ladder may use."""
+"""Share of the hard time limit that a ladder may use: a trial killed in it would lose all measurements."""
+
+_TRIALS_OF_LADDER = 2.0
+"""Time that a ladder may use, as a multiple of the stepping of one trial: other combinations need theirs too."""
 
 
 def time_policy(bench: Bench[TimeTrial]) -> TimeResult:
@@ -96,11 +99,12 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
     """
     rungs: list[Rung] = []
     best = Earlier(bench.spec.policy, bench.data.batches(bench.spec.policy.global_batch)[0], first)
+    allowed = min(_TIME_SHARE * bench.spec.time_limit_seconds, _TRIALS_OF_LADDER * bench.spec.measure_seconds)
     begin = last = time.perf_counter()
     for policy in bench.spec.ladder:
         now = time.perf_counter()
-        if now - begin + 2 * (now - last) > _TIME_SHARE * bench.spec.time_limit_seconds:
-            break  # another rung might exceed the time limit and lose all measurements
+        if now - begin + 2 * (now - last) > allowed:
+            break
         last = now
         limits = Limits(_TURNS * bench.spec.turn_seconds)
         words = f"batch {policy.micro_batch}"

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+
 from advisor.measure.batches.batches import tokens_per_sample
 from advisor.measure.in_turn import Speedup, TurnPlan
 from advisor.measure.measurement import Measurement, MemoryMeasurement, StopReason
 from advisor.measure.memory.cuda import nvml_device
 from advisor.measure.memory.meter import MemoryMeter
 from advisor.measure.speed.energy import EnergyMeter
+from advisor.measure.speed.thread_rates import sharing_among, undisturbed_threads
 from advisor.measure.timing import Timing, TimingPlan, time_steps
 from advisor.measure.typical import typical_seconds
 from advisor.policy.policy import Policy
@@ -85,8 +88,9 @@ def measured(
     samples = policy.global_batch
     batches = bench.data.batches(samples)
     # A training that has already stepped needs no step to create the optimizer's state.
-    losses = _settled(bench, meter, training, batches) if before is None else []
-    memory, is_slow = _memory(bench, meter, training, samples, losses)
+    with sharing_among(min(torch.get_num_threads(), undisturbed_threads(bench.spec.thread_rates))):
+        losses = _settled(bench, meter, training, batches) if before is None else []
+        memory, is_slow = _memory(bench, meter, training, samples, losses)
 
     def step() -> None:
         losses.append(float(training.step(batches[len(losses) % len(batches)])))
