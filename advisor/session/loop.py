@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
@@ -44,7 +46,13 @@ _NOISE_OF_PROFILING_RUNS = 0.1
 
 
 class SearchLoop:
-    """One search."""
+    """One search.
+
+    Attributes:
+        after_trial: If set, called with the number of measured trials after each one.
+    """
+
+    after_trial: Callable[[int], None] | None = None
 
     def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
         self._proposer = proposer
@@ -141,6 +149,8 @@ class SearchLoop:
                 self._budget.durations.short_seconds.append(seconds)  # plain training was sized before
             found, _ = self._recorded(evaluation)
             self._tell(proposal, evaluation, found)
+            if self.after_trial is not None:
+                self.after_trial(self.measured)
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
             if self._comparing is not None and timed_out:
                 self._put_off_set_ups(evaluation.candidate)

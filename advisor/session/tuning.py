@@ -25,6 +25,7 @@ from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import digests, emit
 from advisor.session.climb import SizeSearch
 from advisor.session.compare_leaders import compare_leaders
+from advisor.session.compare_neighbours import Neighbours, compares_neighbours
 from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.loop import SearchLoop
@@ -195,8 +196,11 @@ class Tuning:
         evaluator = kind(context, trials, times_half=len(context.space.batch_fractions) == 1)
         with contextlib.closing(self._proposer(context, context.space)) as proposer:
             compared: dict[str, Standing] = {}
+            loop, neighbours = SearchLoop(context, proposer, evaluator, guard), Neighbours(context, trials, proposer)
+            if compares_neighbours(context, trials):
+                loop.after_trial = neighbours.compare
             try:
-                reason = SearchLoop(context, proposer, evaluator, guard).run()
+                reason = loop.run()
                 compared = compare_leaders(context, trials, proposer)
                 self.notes += [_COMPARED] if compared else []
                 return reason, proposer.untried == 0
@@ -207,6 +211,7 @@ class Tuning:
                     for (first, second), count in proposer.failing_pairs.items()
                 ]
                 self.notes += evaluator.notes
+                self.notes += neighbours.notes
                 self.standings = proposer.standings() | compared
 
     def _search_over_sizes(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from advisor.search.sizing.batching import choose_batch
 from advisor.search.space.space import Combination, ResolvedSpace
@@ -19,7 +19,7 @@ from benchmarks.search.batches import Batches
 from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials
 
-__all__ = ["BesideLeader", "changed"]
+__all__ = ["BesideLeader"]
 
 _FROM = 6
 """Trials before the first comparison: until then recipes lead."""
@@ -62,7 +62,7 @@ class BesideLeader:
             return
         leader = self._best[min(able, key=lambda label: standings[label].mean)]
         own = _on_one(self._problem.space, leader.combination)
-        for other in changed(self._problem.space, own):
+        for other in self._problem.space.neighbours(own):
             if self._trials.comparisons >= _MOST:
                 return
             if other.label not in self._known:
@@ -99,17 +99,6 @@ class BesideLeader:
 
     def _noise(self) -> float:
         return math.exp(self._random.gauss(0.0, self._problem.noise))
-
-
-def changed(space: ResolvedSpace, combination: Combination) -> Iterator[Combination]:
-    """Every valid combination with one setting more, one fewer or one changed, on the same devices."""
-    for axis in space.axes:
-        others = tuple(one for one in combination.settings if one.name != axis.method)
-        for setting in (None, *axis.settings):
-            chosen = others if setting is None else (*others, setting)
-            one = Combination(tuple(sorted(chosen, key=lambda each: each.name)), combination.gpu_count)
-            if one != combination and space.accepts(one):
-                yield one
 
 
 def _on_one(space: ResolvedSpace, combination: Combination) -> Combination:

@@ -18,7 +18,6 @@ from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposer
 from benchmarks.search.batches import Batches
-from benchmarks.search.beside_leader import changed
 from benchmarks.search.pairs import Pairs
 from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials
@@ -74,7 +73,7 @@ class InPairs:
             return
         if self._trials.spent >= FROM:
             leader = self._best[min(standings, key=lambda label: standings[label].mean)]
-            for other in changed(self._problem.space, leader.combination):
+            for other in self._problem.space.neighbours(leader.combination):
                 if self._trials.comparisons >= MOST:
                     break
                 if other.label not in self._known:

@@ -36,13 +36,15 @@ plain training, in turn and at the same batch size. *Beside the leader*: each ne
 combinations that differ from it in one method, on one device and if memory holds both, up to 60 comparisons. *In
 pairs*: the same on all devices of the leader, up to 100 comparisons; before an answer the few that may be the best are
 compared with each other, up to 30 times, until the choice is expected to lose at most 0.1 %, and the model's estimate
-from everything decides (sessions on several devices only do the latter). *Each compared first*: what a session does for
-`faster` on one device: every proposal is compared in this way and timed only if it may lead; on several devices it
-equals *ours, model*. A comparison is as noisy here as a trial; *in pairs* three quarters of that, as the noisiest
-recorded table shows (median standard errors of pairs that alternate for two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74
-times the noise of the table's trials), or *twice the noise*. It takes seconds, about a fifth of a trial, and is counted
-separately: the median number of comparisons until convergence, over the seeds that converged, those before that answer
-included. *Trials and comparisons* adds both up, a comparison as a fifth of a trial."""
+from everything decides. Sessions on several devices do so, with two further limits: all comparisons take at most half
+of the time of all trials, and neighbours are compared no longer if one takes more than half of a trial's time. *Each
+compared first*: what a session does for `faster` on one device: every proposal is compared in this way and timed only
+if it may lead; on several devices it equals *ours, model*. A comparison is as noisy here as a trial; *in pairs* three
+quarters of that, as the noisiest recorded table shows (median standard errors of pairs that alternate for two or three
+seconds: 1.1 to 2.2 %, 0.2 to 0.74 times the noise of the table's trials), or *twice the noise*. It takes seconds, about
+a fifth of a trial, and is counted separately: the median number of comparisons until convergence, over the seeds that
+converged, those before that answer included. *Trials and comparisons* adds both up, a comparison as a fifth of a
+trial."""
 
 _HELD_BACK = """\
 A new problem for each seed, of a kind that the search was neither developed on nor adapted to

@@ -257,6 +257,16 @@ class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):
             and self.on_devices(combination.settings, combination.gpu_count, combination.mesh) == combination
         )
 
+    def neighbours(self, combination: Combination) -> Iterator[Combination]:
+        """Every valid combination with one setting more, one fewer or one changed, on the same devices."""
+        for axis in self.axes:
+            others = tuple(one for one in combination.settings if one.name != axis.method)
+            for setting in (None, *axis.settings):
+                chosen = others if setting is None else (*others, setting)
+                one = Combination(_sorted(chosen), combination.gpu_count, combination.mesh)
+                if one != combination and self.accepts(one):
+                    yield one
+
     def completed(self, settings: Sequence[MethodSetting], gpu_count: int, mesh: Mesh) -> Combination | None:
         """The combination of as many of these settings as go together, the first before the others.
 

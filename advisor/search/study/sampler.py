@@ -230,9 +230,7 @@ class Proposer:
         if self._study.sampler is not self._model:
             return
         values = [value] if isinstance(value, int | float) else list(value)
-        assert len(values) == len(self._maximize), (
-            f"one score for each of {len(self._maximize)} objectives, got {value}"
-        )
+        assert len(values) == len(self._maximize), f"{len(self._maximize)} scores, one for each objective, got {value}"
         assert all(map(math.isfinite, values)), f"finite scores, got {value}"
         assert self._tried.is_valid(combination), f"a combination of the space, got {combination.label}"
         remarks: dict[str, object] = {**(attributes or {}), NOISE: noise, LEARNED: True}
@@ -249,6 +247,13 @@ class Proposer:
                     user_attrs=remarks,
                 )
             )
+
+    @property
+    def compared(self) -> set[str]:
+        """Labels of the combinations that the study has learned of beside others, without a trial."""
+        with self._quietly():
+            observed = self._model.observations(self._study)
+        return {one.choice.combination.label for one in observed if one.beside is not None}
 
     def abandon(self, proposal: Proposal) -> None:
         """Give a proposal back without an outcome (the search was interrupted): it may be proposed again."""

@@ -1,4 +1,4 @@
-"""Compare two policies that were both timed, in turn in one group of processes, at batches at which both fit."""
+"""Compare two policies in turn in one group of processes, at batches at which both fit."""
 
 from __future__ import annotations
 
@@ -46,12 +46,18 @@ class Pairs:
         """Bytes that two trainings may hold together on each of several devices."""
         return self._context.usable_bytes // self._context.goal.sharers(gpu_count)
 
-    def room(self, one: Policy, other: Policy) -> Pair | None:
+    def room(self, one: Policy, other: Policy, *, at_most: MemoryModel | None = None) -> Pair | None:
         """Two policies at the same share of their batches, the largest at which both are expected to fit.
 
         Weights, gradients and optimizer states of both stay in memory, activations those of the one that steps.
+
+        Args:
+            one: A policy that was timed.
+            other: Another one on as many devices.
+            at_most: The memory that the other one needs at most, if it was never run.
         """
         models = [self._trials.model_of(Combination.of(policy)) for policy in (one, other)]
+        models[1] = models[1] or at_most
         if one.gpu_count != other.gpu_count or None in models:
             return None
         first, second = (model for model in models if model is not None)

@@ -11,7 +11,7 @@ from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
 from benchmarks.search import beside_leader
 from benchmarks.search.batches import Batches
-from benchmarks.search.beside_leader import BesideLeader, changed
+from benchmarks.search.beside_leader import BesideLeader
 from benchmarks.search.simulator import Simulator
 from benchmarks.search.strategies import STRATEGIES, search
 from benchmarks.search.trials import Trials
@@ -58,7 +58,7 @@ def test_each_change_of_one_method_is_compared_once_on_one_device(problem: Simul
     found = compared(problem, trials, first=8).figures
     others = [one for one, _, _ in found if one != ON_ONE]
     assert len(others) == len({one.label for one in others}) > 4
-    assert {one.label for one in others} <= {one.label for one in changed(problem.space, ON_ONE)}
+    assert {one.label for one in others} <= {one.label for one in problem.space.neighbours(ON_ONE)}
     assert trials.comparisons >= len(others)
     assert trials.spent == 8
 

@@ -1,0 +1,176 @@
+"""Compare each new leader with the combinations that differ from it in one method, on several devices.
+
+The effect of a method on its own says little about its effect among seven others. Two trainings that alternate in one
+group of processes share the noise, and a comparison takes a fraction of a trial's time: so the search's model learns
+how pairs of methods interact without a trial of each. On one device every proposal alternates with a leader already.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.goal import GoalKind
+from advisor.search.propose.proposal import InTurn
+from advisor.search.sizing.batching import Batch
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
+from advisor.search.study.sampler import Proposer
+from advisor.session.context import StudyContext
+from advisor.session.trials.candidates import CandidateMaker
+from advisor.session.trials.pairs import Pairs
+from advisor.session.trials.trials import Trials
+from advisor.text.units import format_count
+
+__all__ = ["Neighbours", "compares_neighbours"]
+
+_FROM = 6
+"""Trials before the first comparison: until then recipes lead."""
+
+_MOST = 100
+"""Most comparisons."""
+
+_SHARE = 0.5
+"""Time of all comparisons over that of all trials, at most."""
+
+_WORTH_IT = 0.5
+"""Time of a comparison over that of a trial, above which a trial says more."""
+
+_FEWEST_TIMED = 2
+"""Comparisons before that is judged: the first one may compile kernels."""
+
+
+def compares_neighbours(context: StudyContext, trials: Trials) -> bool:
+    """Whether a study does: for speed, on several devices, at one batch each, for itself alone."""
+    space, request = context.space, context.request
+    fixed = len(space.batch_fractions) == 1 and request.storage is None
+    return context.goal.kind is GoalKind.FASTER and not trials.turns.wanted and fixed
+
+
+class Neighbours:
+    """The comparisons of a search.
+
+    Args:
+        context: The study.
+        trials: Knows the memory of what was timed.
+        proposer: Learns the ratios.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, context: StudyContext, trials: Trials, proposer: Proposer, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._context = context
+        self._trials = trials
+        self._proposer = proposer
+        self._clock = clock
+        self._pairs = Pairs(context, trials)
+        self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
+        self._known: set[str] | None = None
+        self._seconds: list[float] = []
+        self._learned = 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done, for the user."""
+        if not self._learned:
+            return []
+        count = format_count(self._learned, "combination")
+        return [f"{count} that differ from a leader in one method took turns with it, which guided the search"]
+
+    def compare(self, measured: int) -> None:
+        """Compare the neighbours of the leader that are not known yet, as far as the time for comparisons goes.
+
+        Args:
+            measured: Trials with measurements so far.
+        """
+        if measured < _FROM:
+            return
+        standings = self._proposer.standings()
+        leaders = [one for one in self._able() if Combination.of(one.policy).label in standings]
+        if not leaders:
+            return
+        leader = min(leaders, key=lambda one: standings[Combination.of(one.policy).label].mean)
+        combination = Combination.of(leader.policy)
+        rate = standings[combination.label].score
+        known = self._known = self._proposer.compared if self._known is None else self._known
+        others = [
+            one
+            for one in self._context.space.neighbours(combination)
+            if one.label not in known and self._trials.model_of(one) is None
+        ]
+        for other in self._most_promising_first(others, leader.policy.micro_batch):
+            if not self._has_time:
+                return
+            known.add(other.label)
+            self._compare(leader, other, rate)
+
+    def _most_promising_first(self, others: list[Combination], micro_batch: int) -> list[Combination]:
+        """By the lower end of what each may cost: there may be no time for all of them."""
+        standing = self._proposer.joint_standing([(one, micro_batch) for one in others]) if others else None
+        if standing is None:
+            return others
+        each = [standing.of(number) for number in range(len(others))]
+        return [others[number] for number in sorted(range(len(others)), key=lambda n: each[n].mean - each[n].deviation)]
+
+    def _able(self) -> list[Candidate]:
+        """The best candidate of each combination that may win."""
+        best: dict[str, Candidate] = {}
+        for one in self._context.ledger.candidates:
+            if is_measured(one) and not is_outpaced(one) and why_not_eligible(one, self._context.goal) is None:
+                label = Combination.of(one.policy).label
+                if label not in best or one.samples_per_second > best[label].samples_per_second:
+                    best[label] = one
+        return list(best.values())
+
+    @property
+    def _has_time(self) -> bool:
+        budget = self._context.budget
+        trials = budget.durations.trial_seconds
+        if len(self._seconds) >= _MOST or not budget.may_start_trial or not trials:
+            return False
+        expected = statistics.median(self._seconds) if self._seconds else _WORTH_IT * statistics.median(trials)
+        if len(self._seconds) >= _FEWEST_TIMED and expected > _WORTH_IT * statistics.median(trials):
+            return False
+        return sum(self._seconds) + expected <= _SHARE * sum(trials)
+
+    def _compare(self, leader: Candidate, other: Combination, rate: float) -> None:
+        combination = Combination.of(leader.policy)
+        batch = Batch(leader.policy.micro_batch, leader.policy.accumulation_steps)
+        policy, at_most = self._make.policy(other, batch), self._memory_at_most(combination, other)
+        if at_most is None or self._make.refusal(policy) is not None:
+            return
+        pair = self._pairs.room(leader.policy, policy, at_most=at_most)
+        if pair is None:
+            return
+        labels = ({one.label for one in each.settings} for each in (combination, other))
+        changed = " and ".join(sorted(set.symmetric_difference(*labels)))
+        self._context.progress.stage(f"comparing the leader in turn with what differs from it in {changed}")
+        begin = self._clock()
+        found = self._pairs.compare(pair)
+        self._seconds.append(self._clock() - begin)
+        if found is None:
+            return
+        ratio, noise = math.exp(-found[0]), found[1]
+        self._proposer.learn(
+            other,
+            rate * ratio,
+            {"micro_batch": pair.other.micro_batch},
+            noise=noise,
+            beside=InTurn(combination=combination, micro_batch=pair.one.micro_batch, ratio=ratio),
+        )
+        self._learned += 1
+
+    def _memory_at_most(self, leader: Combination, other: Combination) -> MemoryModel | None:
+        """What a combination that was never run needs at most: as the leader with a method more, or as without any.
+
+        A pair that does not fit after all costs a comparison and teaches nothing.
+        """
+        if len(other.settings) > len(leader.settings):
+            return self._trials.model_of(leader)
+        plainest = self._context.space.on_devices((), leader.gpu_count, leader.mesh)
+        return None if plainest is None else self._trials.model_of(plainest)

@@ -1,0 +1,211 @@
+"""On several devices each new leader takes turns with what differs from it in one method, without a trial of each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from advisor.decide.candidate import Candidate
+from advisor.goal import Goal, GoalKind
+from advisor.hardware.mesh import MeshAxis
+from advisor.measure.in_turn import Speedup
+from advisor.methods.setting import MethodSetting, use
+from advisor.policy.policy import Policy
+from advisor.search.propose.proposal import InTurn
+from advisor.search.propose.standing import JointStanding, Standing
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Axis, Combination
+from advisor.session.compare_neighbours import Neighbours, compares_neighbours
+from advisor.session.context import StudyContext
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import PairResult
+from tests.decide.examples import goal, measured
+from tests.session.contexts import SPACE, study
+from tests.session.test_budget import Clock
+
+MIB = 2**20
+DDP = use("ddp", bucket_views=True, static_graph=False)
+BF16, FUSED, CHECKPOINT = use("precision", dtype="bf16"), use("fused_optimizer"), use("checkpoint", every=1)
+METHODS = [Axis(method=one.name, settings=(one,)) for one in (CHECKPOINT, FUSED, BF16)]
+TWO = msgspec.structs.replace(
+    SPACE, axes=(*METHODS, Axis(method="ddp", settings=(DDP,), divides=MeshAxis.DATA)), gpu_counts=(2,)
+)
+
+
+def on_two(*settings: MethodSetting) -> Combination:
+    return Combination(tuple(sorted((*settings, DDP), key=lambda one: one.name)), 2)
+
+
+PLAIN, LEADER = on_two(), on_two(FUSED)
+WITH_BF16, WITH_CHECKPOINT = on_two(BF16, FUSED), on_two(CHECKPOINT, FUSED)
+
+
+class Machine:
+    """Pairs take ``seconds`` each and show that bf16 doubles throughput and checkpointing halves it.
+
+    Args:
+        clock: Goes on.
+        seconds: Of a comparison.
+        known: Combinations that were timed.
+        ends: How comparisons end.
+    """
+
+    def __init__(
+        self, clock: Clock, *, seconds: float = 4.0, known: tuple[Combination, ...] = (PLAIN, LEADER), **ends: Outcome
+    ) -> None:
+        self.turns = type("Turns", (), {"wanted": False})()
+        self.clock, self.seconds = clock, seconds
+        self.known = {one.label for one in known}
+        self.ends = ends
+        self.compared: list[tuple[Policy, Policy]] = []
+
+    def sizing_of(self, combination: Combination) -> None:
+        return None
+
+    def model_of(self, combination: Combination) -> MemoryModel | None:
+        if combination.label not in self.known:
+            return None
+        return MemoryModel(
+            lines=(Line(64.0 * MIB, (1.0 if FUSED in combination.settings else 2.0) * MIB),), time=Line(0.0, 1.0)
+        )
+
+    def pair(self, policy: Policy, *, beside: Policy, **asked: Any) -> PairResult:
+        self.compared.append((policy, beside))
+        self.clock.now += self.seconds
+        if ended := self.ends.get(Combination.of(beside).settings[0].name):
+            return PairResult(key="pair", outcome=ended)
+        ratio = 1 / (2.0 if BF16 in beside.methods else 0.5)
+        return PairResult(
+            key="pair", outcome=Outcome.OK, speedup=Speedup(value=ratio, low=0.98 * ratio, high=1.02 * ratio, rounds=8)
+        )
+
+
+class Model:
+    """Knows the leader, expects most of bf16, and remembers what it learns."""
+
+    def __init__(self, *compared: str) -> None:
+        self.compared = set(compared)
+        self.learned: list[tuple[Combination, float, InTurn]] = []
+
+    def standings(self) -> dict[str, Standing]:
+        return {
+            PLAIN.label: Standing(mean=-math.log(50.0), deviation=0.02),
+            LEADER.label: Standing(mean=-math.log(100.0), deviation=0.02),
+        }
+
+    def joint_standing(self, points: list[tuple[Combination, int]]) -> JointStanding:
+        means = [-1.0 if BF16 in one.settings else 0.0 for one, _ in points]
+        return JointStanding(mean=np.array(means), covariance=0.01 * np.eye(len(points)))
+
+    def learn(self, combination: Combination, value: float, attributes: Any, *, noise: float, beside: InTurn) -> None:
+        assert 0 < noise < 0.1
+        self.learned.append((combination, value, beside))
+
+
+def candidate(rate: float, combination: Combination) -> Candidate:
+    return msgspec.structs.replace(measured(rate), policy=combination.policy(64))
+
+
+TRIED = [candidate(50.0, PLAIN), candidate(100.0, LEADER)]
+
+
+def compared(machine: Machine, model: Model, *, trials: int = 6, **others: Any) -> Neighbours:
+    context = study(candidates=TRIED, **{"space": TWO, **others})
+    context.budget.durations.trial_seconds += [20.0] * trials
+    found = Neighbours(context, machine, model, clock=machine.clock)  # type: ignore[arg-type]
+    found.compare(trials)
+    return found
+
+
+def beside(machine: Machine) -> list[str]:
+    return [Combination.of(other).label for _, other in machine.compared]
+
+
+def test_the_leader_takes_turns_with_one_method_more_or_fewer_most_promising_first() -> None:
+    machine, model = Machine(Clock()), Model()
+    found = compared(machine, model)
+    assert beside(machine) == [WITH_BF16.label, WITH_CHECKPOINT.label], "plain training was timed"
+    assert {Combination.of(one).label for one, _ in machine.compared} == {LEADER.label}
+    assert found.notes == [
+        "2 combinations that differ from a leader in one method took turns with it, which guided the search"
+    ]
+
+
+def test_the_search_learns_the_ratio_and_what_it_was_beside() -> None:
+    model = Model()
+    compared(Machine(Clock()), model)
+    (first, value, turn), (second, _, _) = model.learned
+    assert (first, second) == (WITH_BF16, WITH_CHECKPOINT)
+    assert value == pytest.approx(200.0), "twice the leader's"
+    assert (turn.combination, turn.micro_batch) == (LEADER, 64)
+    assert turn.ratio == pytest.approx(2.0)
+
+
+def test_nothing_is_compared_before_the_recipes_have_led_or_twice() -> None:
+    early, again = Machine(Clock()), Machine(Clock())
+    compared(early, Model(), trials=5)
+    compared(again, Model(WITH_BF16.label))
+    assert beside(early) == []
+    assert beside(again) == [WITH_CHECKPOINT.label], "an earlier run of the study has learned of the other"
+
+
+def test_a_new_leader_has_neighbours_of_its_own() -> None:
+    machine, model = Machine(Clock()), Model()
+    found = compared(machine, model)
+    found.compare(7)
+    assert len(machine.compared) == 2, "the same leader"
+
+
+@pytest.mark.parametrize(("seconds", "number"), [(4.0, 2), (15.0, 2), (40.0, 1), (70.0, 1)])
+def test_comparisons_take_at_most_half_of_the_time_of_the_trials(seconds: float, number: int) -> None:
+    """Six trials took 120 s. Whether there is time for another one is told from those before."""
+    machine = Machine(Clock(), seconds=seconds)
+    compared(machine, Model())
+    assert len(machine.compared) == number
+
+
+def test_where_a_comparison_takes_more_than_half_of_a_trials_time_two_are_enough() -> None:
+    machine = Machine(Clock(), seconds=15.0)
+    more = (use("adam_8bit"), use("ema"))
+    wide = msgspec.structs.replace(TWO, axes=(*TWO.axes, *(Axis(method=one.name, settings=(one,)) for one in more)))
+    compared(machine, Model(), trials=12, space=wide)
+    assert len(machine.compared) == 2
+
+
+def test_batches_leave_room_for_both_and_an_untried_one_is_taken_to_need_what_the_leader_does() -> None:
+    machine = Machine(Clock())
+    compared(machine, Model(), usable_bytes=(64 + 64 + 48) * MIB)
+    assert {one.micro_batch for pair in machine.compared for one in pair} == {48}
+
+
+def test_without_knowing_how_much_it_may_need_nothing_is_compared() -> None:
+    machine = Machine(Clock(), known=(PLAIN,))
+    compared(machine, Model())
+    assert machine.compared == []
+
+
+def test_one_that_fails_teaches_nothing_and_is_not_tried_again() -> None:
+    machine, model = Machine(Clock(), checkpoint=Outcome.OUT_OF_MEMORY), Model()
+    found = compared(machine, model)
+    found.compare(7)
+    assert [one for one, _, _ in model.learned] == [WITH_BF16]
+    assert len(machine.compared) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "compares"),
+    [({}, True), ({"kind": GoalKind.CHEAPEST}, False), ({"wanted": True}, False), ({"batches": (0.5, 1.0)}, False)],
+    ids=["faster on several devices", "another goal", "one device", "several batches"],
+)
+def test_it_is_for_speed_on_several_devices(change: dict[str, Any], compares: bool) -> None:
+    aim: Goal = goal(kind=change.get("kind", GoalKind.FASTER))
+    space = msgspec.structs.replace(TWO, batch_fractions=change.get("batches", (1.0,)))
+    machine = Machine(Clock())
+    machine.turns.wanted = change.get("wanted", False)
+    context: StudyContext = study(aim, space=space)
+    assert compares_neighbours(context, machine) is compares  # type: ignore[arg-type]
