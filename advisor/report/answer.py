@@ -21,10 +21,9 @@ from advisor.report.growth import growth_table
 from advisor.report.headline import NOT_REPRODUCIBLE, NOTHING_RAN, headline, missed_words, what_to_do
 from advisor.report.plot import CostPlot
 from advisor.report.table import RankingTable, not_measured_part, refused_part
-from advisor.report.wording import promised_times
+from advisor.report.wording import promised_times, turns_words
 from advisor.text.units import (
     format_bytes,
-    format_count,
     format_percent,
     format_rate,
     format_seconds,
@@ -127,7 +126,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         promise = confirmation.promise
         spread = format_times_spread(promise.low, promise.high, promise.value)
         interval = f"{promised_times(promise)} the baseline, {spread}"
-        turns = f"the wrapper and the baseline took {format_count(promise.rounds, 'turn')} each in fresh processes"
+        turns = f"the wrapper and the {turns_words(confirmation)}"
         if confirmation.as_promised or confirmation.expected_speedup is None:
             return f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."
         before = format_times(confirmation.expected_speedup)

@@ -27,10 +27,10 @@ from advisor.report.wording import (
     parameters_words,
     policy_words,
     promise_words,
+    turns_words,
 )
 from advisor.text.units import (
     format_bytes,
-    format_count,
     format_percent,
     format_rate,
     format_seconds,
@@ -231,8 +231,7 @@ def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterato
     elif beyond is not None:
         yield Line("confirmed", f"it runs, but it is {beyond}", "yellow")
     elif confirmation.speedup is not None and confirmation.promise is not None:
-        turns = format_count(confirmation.promise.rounds, "turn")
-        yield Line("confirmed", f"yes: wrapper and baseline took {turns} each in fresh processes", "green")
+        yield Line("confirmed", f"yes: wrapper and {turns_words(confirmation)}", "green")
         if confirmation.is_unsteady:
             yield Line("next", what_to_do(confirmation), "yellow")
     else:

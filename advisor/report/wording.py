@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.decide.candidate import Candidate, Comparison, Role
+from advisor.decide.candidate import Candidate, Comparison, Confirmation, Role
 from advisor.decide.eligible import is_outpaced
 from advisor.goal import Goal, Price
 from advisor.hardware.mesh import DATA_ONLY
@@ -12,6 +12,7 @@ from advisor.policy.policy import Policy
 from advisor.search.space.space import Combination
 from advisor.text.units import (
     format_bytes,
+    format_count,
     format_percent,
     format_rate,
     format_spread,
@@ -46,6 +47,7 @@ __all__ = [
     "role_words",
     "subject_words",
     "training_words",
+    "turns_words",
 ]
 
 _OUTCOME_STYLES = {
@@ -202,6 +204,15 @@ def promised_times(promise: Speedup) -> str:
     """A speedup with its interval: ``"5.20 times"``, or ``"at least 2.00 times"`` where its ends are far apart."""
     certain = promise.is_unsteady and promise.low > 1
     return f"at least {format_times(promise.low)}" if certain else format_times(promise.value)
+
+
+def turns_words(confirmation: Confirmation) -> str:
+    """What a confirmed wrapper took turns with: ``"baseline took 7 turns each in fresh processes"``."""
+    assert confirmation.speedup is not None, "it took turns"
+    if confirmation.speedup.links:  # over the baseline only by way of another training
+        return f"baseline with {confirmation.around_stalls} took turns in fresh processes"
+    rounds = confirmation.speedup.rounds if confirmation.promise is None else confirmation.promise.rounds
+    return f"baseline took {format_count(rounds, 'turn')} each in fresh processes"
 
 
 def promise_words(promise: Speedup, baseline_rate: float) -> str:

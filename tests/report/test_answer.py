@@ -265,6 +265,22 @@ def test_a_promise_in_turn_is_confirmed_with_its_turns_ratio_and_interval() -> N
     )
 
 
+def test_beside_stalls_it_says_which_baseline_took_turns_with_the_wrapper() -> None:
+    over_steady = Speedup(value=1.4, low=1.358, high=1.442, rounds=6)
+    speedup = Speedup(value=20.0, low=10.0, high=40.0, rounds=1).times(over_steady)
+    promise = msgspec.structs.replace(speedup, low=1.3)
+    confirmed = msgspec.structs.replace(
+        CONFIRMED,
+        speedup=speedup,
+        promise=promise,
+        around_stalls="intraop_threads(count=1)",
+        without_stalls=over_steady,
+    )
+    words = confirmation_words(confirmed)
+    assert "the wrapper and the baseline with intraop_threads(count=1) took turns in fresh processes" in words
+    assert "at least 1.30 times the baseline" in words
+
+
 def test_the_users_own_setting_is_kept_by_the_title_and_any_other_is_a_training() -> None:
     others = [measured(50.0, method) for method in (CHECKPOINT, BF16, ADAM, CHUNKED)]
     for rate, title in ((60.0, "Keep what you have: train with plain, batch 8"), (200.0, "Train with plain, batch 16")):
