@@ -171,7 +171,7 @@ def test_comparisons_take_at_most_half_of_the_time_of_the_trials(seconds: float,
 
 def test_where_a_comparison_takes_more_than_half_of_a_trials_time_two_are_enough() -> None:
     machine = Machine(Clock(), seconds=15.0)
-    more = (use("adam_8bit"), use("ema"))
+    more = (use("adam_8bit"), use("muon"))
     wide = msgspec.structs.replace(TWO, axes=(*TWO.axes, *(Axis(method=one.name, settings=(one,)) for one in more)))
     compared(machine, Model(), trials=12, space=wide)
     assert len(machine.compared) == 2
