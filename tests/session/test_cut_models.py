@@ -162,8 +162,9 @@ class TestWhatIsRun:
         assert (found.candidate.policy.micro_batch, found.candidate.policy.accumulation_steps) == (6, 4)
 
     def test_samples_that_make_batch_does_not_make_are_not_asked_for(self) -> None:
-        made, devices, _ = trials(2)
-        made.most_samples = 20
+        _, devices, about = trials(2)
+        runner: Any = devices
+        made = Trials(about, runner, most_samples=20)
         model, _ = made.size(Combination((STAGES,), 2, Mesh(pipeline=2)), None)
         assert devices.ran[0].largest_batch == 2, "20 samples in 8 micro-batches"
         assert model is not None
