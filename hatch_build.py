@@ -15,7 +15,7 @@ _COMMENT = re.compile(r"^<!--.*?-->\n", flags=re.DOTALL | re.MULTILINE)
 _REST = "The pages that this one names are in the folder `docs` of the source distribution.\n"
 
 
-class CustomMetadataHook(MetadataHookInterface):  # type: ignore[misc]
+class CustomMetadataHook(MetadataHookInterface):
     """Called by hatchling for every distribution that it builds."""
 
     def update(self, metadata: dict[str, Any]) -> None:
