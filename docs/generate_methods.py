@@ -118,14 +118,14 @@ def _measured() -> Iterator[str]:
 
 COMPARED = {
     False: (
-        "Measured memory of one training step: 2 processes on one CPU beside one process with the same global batch (or "
-        "beside 2 without the method, where it works on top of another), in as many micro-batches. Of several processes "
-        "the one that needs most counts. Nothing is said of time, because they share the cores of one CPU"
+        "Measured memory of one training step: 2 processes on one CPU beside one process with the same global batch "
+        "(or beside 2 without the method, where it works on top of another), in as many micro-batches. Of several "
+        "processes the one that needs most counts. Nothing is said of time, because they share the cores of one CPU"
     ),
     True: (
         "Simulated memory of one training step, with the method and without: torch's CUDA allocator keeps its books as "
-        "on a real GPU, but the GPU is software, whose kernels compute nothing. The peak is what the allocator reserves; "
-        "what a real GPU's libraries and context take is not in it. Nothing is said of time"
+        "on a real GPU, but the GPU is software, whose kernels compute nothing. The peak is what the allocator "
+        "reserves; what a real GPU's libraries and context take is not in it. Nothing is said of time"
     ),
 }
 """What rows of ``benchmarks.method_memory`` are: measured ones, and simulated ones."""

@@ -94,11 +94,10 @@ def _elsewhere(method: Method) -> Iterator[str]:
         yield from memory_picture.compared(own)
         yield f"{generate_methods.COMPARED[own[0]['simulated']]} ([table](../methods.md#{slugify(place, '-')}))."
         yield ""
-        yield "| setting | compared with | model | memory |"
-        yield "|---|---|---|---|"
+        yield f"| setting, beside {own[0]['against']} | model | memory |"
+        yield "|---|---|---|"
         for row in own:
-            said = generate_methods.compared(row)
-            yield f"| `{row['setting']}` | {row['against']} | {row['model']} | {said} |"
+            yield f"| `{row['setting']}` | {row['model']} | {generate_methods.compared(row)} |"
         yield ""
 
 
