@@ -8,6 +8,7 @@ What a method declares is the only place where it is described; this page shows 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,8 @@ COMPARED = {
     False: (
         "Measured memory of one training step: 2 processes on one CPU beside one process with the same global batch "
         "(or beside 2 without the method, where it works on top of another), in as many micro-batches. Of several "
-        "processes the one that needs most counts. Nothing is said of time, because they share the cores of one CPU"
+        "processes the one that needs most counts. Weights that fsdp has gathered and keeps for the backward pass "
+        "count as activations. Nothing is said of time, because the processes share the cores of one CPU"
     ),
     True: (
         "Simulated memory of one training step, with the method and without: torch's CUDA allocator keeps its books as "
@@ -168,7 +170,12 @@ def compared(row: dict[str, Any] | None) -> str:
     if nothing is not None:
         return _cell(f"changes nothing: {nothing[-1]}")
     if row["peak_bytes"] is None:
-        return _cell((row["reason"] or row["outcome"]).removeprefix(f"{row['setting']}: "))
+        if row["outcome"] != "refused":
+            return _cell(
+                f"{row['outcome']}: {re.sub(r'^rank [0-9]+: [A-Za-z]+: ', '', row['reason'])}".removesuffix(": ")
+            )
+        reason = row["reason"].removeprefix(f"{row['setting']}: ")
+        return _cell(reason.split(": ")[0])  # what follows lists parts of the model
     peak, without = row["peak_bytes"], row["against_peak_bytes"]
     text = f"peak {peak / 2**20:,.0f} MiB, {peak / without:.2f} of {without / 2**20:,.0f} MiB"
     if row["against_activation_bytes"]:

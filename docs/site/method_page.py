@@ -84,6 +84,11 @@ def _memory(method: Method) -> Iterator[str]:
 
 def _elsewhere(method: Method) -> Iterator[str]:
     """Where the table of methods cannot show it: with several processes, and on a GPU in software."""
+    if (method.distributes or method.builds_on) and not any(
+        row["method"] == method.name for rows in generate_methods.memory_rows().values() for row in rows
+    ):
+        yield "It needs several devices, and has not been measured on any yet, so there is no picture."
+        yield ""
     for place, rows in generate_methods.memory_rows().items():
         own = [row for row in rows if row["method"] == method.name]
         if not own:

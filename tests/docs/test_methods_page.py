@@ -35,9 +35,9 @@ def test_the_page_tells_everything_that_a_method_declares() -> None:
             assert all(f"`{choice}`" in section for choice in parameter.choices)
 
 
-def test_every_method_is_in_a_table_of_measured_or_simulated_rows() -> None:
+def test_every_method_for_one_device_is_in_a_table() -> None:
     sections = (DOCS / "methods.md").read_text().split("\n## ")
     tables = [section for section in sections if section.startswith(TABLES)]
     assert tables
-    for method in CATALOGUE:
-        assert any(re.search(rf"^\| `(\w+\(.*\) \+ )?{method.name}[(`]", table, re.MULTILINE) for table in tables)
+    for method in (one for one in CATALOGUE if not (one.distributes or one.builds_on)):
+        assert any(re.search(rf"^\| `{method.name}[(`]", table, re.MULTILINE) for table in tables)

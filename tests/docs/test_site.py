@@ -85,7 +85,7 @@ def test_the_page_of_a_method_says_what_it_declares(site: Path, method: Method) 
     assert all(name in text for name in ("deepspeed", "torchtitan", "llamafactory"))
 
 
-def test_every_method_has_bars_of_measured_rows_and_apart_from_them_of_simulated_ones(site: Path) -> None:
+def test_every_method_shows_bars_of_measured_rows_and_apart_from_them_of_simulated_ones(site: Path) -> None:
     rows: dict[tuple[str, bool], set[str]] = defaultdict(set)
     files = sorted((ROOT / "docs" / "results").glob("method*.jsonl"))
     for line in (line for file in files for line in file.read_text().splitlines()):
@@ -95,7 +95,7 @@ def test_every_method_has_bars_of_measured_rows_and_apart_from_them_of_simulated
     for method in CATALOGUE:
         text = (site / "methods" / f"{method.name}.html").read_text()
         pictures = re.findall(r'<div class="?memory( simulated)?"?[^>]*>(.*?)</div>\s*<p>', text, flags=re.DOTALL)
-        assert pictures, f"{method.name} has no picture of its memory"
+        assert pictures or "so there is no picture" in words(text)
         for kind, picture in pictures:
             shown = set(re.findall(r'aria-label="[^"]*?: ([\d,]+) MiB"', picture))
             assert shown
