@@ -26,6 +26,7 @@ __all__ = ["SHELLS", "VERBS", "completion", "script"]
 
 SHELLS = ("bash", "zsh", "fish")
 _FILES = ("path", "policy")
+_FISH_LIST = "(commandline -ct | string replace -r '^--[^=]*=' '' | string replace -r '[^,]*$' '')"
 
 _WHERE = """\
 For bash, in ~/.bashrc:
@@ -134,7 +135,8 @@ _momadvise() {{
   [[ $words ]] && COMPREPLY=($(compgen -W "$words" -- "$cur"))
   if [[ $COMP_CWORD == 1 && $cur != -* ]]; then
     compopt -o filenames 2>/dev/null
-    COMPREPLY+=($(compgen -f -- "$cur"))
+    local file
+    while IFS= read -r file; do COMPREPLY+=("$file"); done < <(compgen -f -- "$cur")
   fi
 }}
 complete -o default -F _momadvise momadvise
@@ -148,7 +150,12 @@ def _bash_values() -> Iterator[str]:
         for option in _options(verb):
             place = f"{verb}:{option.flag}"
             if _values(option):
-                yield f'    {place}) COMPREPLY=($(compgen -W {_quoted(_values(option))} -- "$cur")); return ;;\n'
+                # A list goes on after its last comma.
+                typed, before = (
+                    ('"${cur##*,}"', ' -P "${cur%"${cur##*,}"}"') if option.kind == "names" else ('"$cur"', "")
+                )
+                words = _quoted(_values(option))
+                yield f"    {place}) COMPREPLY=($(compgen{before} -W {words} -- {typed})); return ;;\n"
             elif option.kind != "switch" and not option.bare:
                 free.append(place)
     yield f"    {'|'.join(free)}) return ;;\n"
@@ -203,6 +210,8 @@ def _zsh_arguments(verb: str) -> str:
         value = ""
         if option.kind != "switch":
             listed = f"({' '.join(_values(option))})" if _values(option) else "_files" if option.kind in _FILES else " "
+            if option.kind == "names":
+                listed = f"_values -s , name {' '.join(_values(option))}"
             value = f":{option.value.replace(':', ';')}:{listed}"
         equals = "" if option.kind == "switch" else "=-" if option.bare else "="
         lines += [_in_quotes(f"{flag}{equals}[{about}]{':' if option.bare else ''}{value}") for flag in _flags(option)]
@@ -224,7 +233,10 @@ def _fish() -> str:
         for option in _options(verb):
             short = f" -s {option.short.removeprefix('-')}" if option.short else ""
             value = "" if option.kind == "switch" or option.bare else " -r" if option.kind in _FILES else " -x"
-            listed = f" -a {_in_quotes(' '.join(_values(option)))}" if _values(option) else ""
+            words = " ".join(_values(option))
+            if option.kind == "names":  # a list goes on after its last comma
+                words = f"{_FISH_LIST}{{{words.replace(' ', ',')}}}"
+            listed = f" -a {_in_quotes(words)}" if words else ""
             flag = option.flag.removeprefix("--")
             lines.append(f"{start}{short} -l {flag}{value}{listed} -d {_in_quotes(option.meaning)}")
         lines.append(f"{start} -s h -l help -d 'all options'")

@@ -1,12 +1,14 @@
 """Write docs/methods.md from the catalogue: ``python docs/generate_methods.py``.
 
 What a method declares is the only place where it is described; this page shows it, with what
-``python -m benchmarks.method_table`` measured (docs/results/methods-*.jsonl).
+``python -m benchmarks.method_table`` measured (docs/results/methods-*.jsonl), and
+``python -m benchmarks.method_memory`` (docs/results/method-memory.jsonl).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,7 @@ the same samples.
 def page() -> str:
     """The whole page."""
     sections = (line for method in CATALOGUE for line in section(method))
-    return "\n".join([_head(), *_overview(), *_measured(), *sections])
+    return "\n".join([_head(), *_overview(), *_measured(), *_compared(), *sections])
 
 
 def _head() -> str:
@@ -113,6 +115,72 @@ def _measured() -> Iterator[str]:
             for (method, reason), where in reasons.items():
                 yield f"- `{method}` on {', '.join(dict.fromkeys(where))}: {_cell(reason)}"
             yield ""
+
+
+COMPARED = {
+    False: (
+        "Measured memory of one training step: 2 processes on one CPU beside one process with the same global batch "
+        "(or beside 2 without the method, where it works on top of another), in as many micro-batches. Of several "
+        "processes the one that needs most counts. Weights that fsdp has gathered and keeps for the backward pass "
+        "count as activations. Nothing is said of time, because the processes share the cores of one CPU"
+    ),
+    True: (
+        "Simulated memory of one training step, with the method and without: torch's CUDA allocator keeps its books as "
+        "on a real GPU, but the GPU is software, whose kernels compute nothing. The peak is what the allocator "
+        "reserves; what a real GPU's libraries and context take is not in it. Nothing is said of time"
+    ),
+}
+"""What rows of ``benchmarks.method_memory`` are: measured ones, and simulated ones."""
+
+
+def memory_rows() -> dict[str, list[dict[str, Any]]]:
+    """Rows that the tables of methods cannot have, by the title of their own table."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in (MEASURED / "method-memory.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        place = f"Simulated on {row['device']}" if row["simulated"] else f"Measured on 2 processes of {row['device']}"
+        found.setdefault(place, []).append(row)
+    return dict(sorted(found.items()))
+
+
+def _compared() -> Iterator[str]:
+    """A table for each place of the other rows: settings down, models across."""
+    for place, rows in memory_rows().items():
+        models = list(dict.fromkeys(row["model"] for row in rows))
+        cells = {(row["setting"], row["against"], row["model"]): row for row in rows}
+        versions = ", ".join(f"{name} {version}" for name, version in rows[-1]["versions"].items())
+        dates = sorted({row["date"] for row in rows})
+        yield f"## {place}"
+        yield ""
+        yield f"{COMPARED[rows[0]['simulated']]}. {versions}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
+        yield ""
+        yield f"| setting | compared with | {' | '.join(models)} |"
+        yield f"|---|---|{'---|' * len(models)}"
+        for setting, against in dict.fromkeys((row["setting"], row["against"]) for row in rows):
+            shown = (compared(cells.get((setting, against, model))) for model in models)
+            yield f"| `{setting}` | {against} | {' | '.join(shown)} |"
+        yield ""
+
+
+def compared(row: dict[str, Any] | None) -> str:
+    """What a row of ``benchmarks.method_memory`` says; why there is nothing to say."""
+    if row is None:
+        return "not measured yet"
+    nothing = next((note.split(": ", 1) for note in row["notes"] if "changed nothing" in note), None)
+    if nothing is not None:
+        return _cell(f"changes nothing: {nothing[-1]}")
+    if row["peak_bytes"] is None:
+        if row["outcome"] != "refused":
+            return _cell(
+                f"{row['outcome']}: {re.sub(r'^rank [0-9]+: [A-Za-z]+: ', '', row['reason'])}".removesuffix(": ")
+            )
+        reason = row["reason"].removeprefix(f"{row['setting']}: ")
+        return _cell(reason.split(": ")[0])  # what follows lists parts of the model
+    peak, without = row["peak_bytes"], row["against_peak_bytes"]
+    text = f"peak {peak / 2**20:,.0f} MiB, {peak / without:.2f} of {without / 2**20:,.0f} MiB"
+    if row["against_activation_bytes"]:
+        text += f" (activations {row['activation_bytes'] / row['against_activation_bytes']:.2f})"
+    return text
 
 
 def _absolute(row: dict[str, Any] | None) -> str:

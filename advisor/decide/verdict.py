@@ -15,7 +15,7 @@ from advisor.measure.step_record import StepRecord
 from advisor.methods.catalogue import get_method
 from advisor.policy.file import Evidence
 from advisor.policy.policy import Policy
-from advisor.text.units import format_bytes, format_percent, format_rate
+from advisor.text.units import format_bytes, format_percent, format_rate, format_times
 from advisor.trial.outcome import Outcome
 
 __all__ = ["Check", "Kept", "Verification", "memory_check", "speed_check", "step_checks"]
@@ -148,7 +148,7 @@ def speed_check(
     """
     found = f"{format_rate(samples_per_second)} samples/s"
     if speedup is not None:
-        found = f"{speedup.value:.2f} times {beside} ({speedup.low:.2f} to {speedup.high:.2f}), {found}"
+        found = f"{format_times(speedup.value)} {beside} {_ends(speedup.low, speedup.high)}, {found}"
     kept = Kept.NOT_JUDGED
     if evidence is None:
         words = "nothing stated"
@@ -157,10 +157,14 @@ def speed_check(
         words = f"no ratio; measured then: {format_rate(rate)} samples/s"
     else:
         value, low, high = evidence.speedup_over_baseline
-        words = f"{value:.2f} times ({low:.2f} to {high:.2f})" + ("" if same_device else " elsewhere")
+        words = f"{format_times(value)} {_ends(low, high)}" + ("" if same_device else " elsewhere")
         if same_device and speedup is not None:
             kept = Kept.NO if speedup.high < low else Kept.YES
     return Check(name="speed", promised=words, found=found, kept=kept)
+
+
+def _ends(low: float, high: float) -> str:
+    return f"({format_times(low).removesuffix(' times')} to {format_times(high).removesuffix(' times')})"
 
 
 def _update_tolerance(policy: Policy, fidelity: Fidelity) -> float | None:

@@ -154,7 +154,7 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     baseline = confirmation.baseline_samples_per_second
     if baseline is not None:
         text += f" The baseline, measured again right after it: {format_rate(baseline)} samples/s"
-        times = f"; that is {measurement.samples_per_second / baseline:.2f} times as many"
+        times = f"; that is {format_times(measurement.samples_per_second / baseline)} as many"
         text += f"{times if floor is None else ' at its own size'}."  # throughputs of different models do not compare
     return text
 

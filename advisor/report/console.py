@@ -6,6 +6,7 @@ Nothing that they are given steers the terminal: names and exceptions of the use
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,6 +42,11 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment(printable(text), segment.style)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """As rich does; in a pipe or a file without the spaces with which rich fills lines up."""
+        text = super()._render_buffer(buffer)
+        return text if self.is_terminal else re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
 def speaks_unicode(console: Console) -> bool:

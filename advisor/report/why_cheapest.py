@@ -105,7 +105,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
         if len(answer.ranking) == 1:
             return nothing_else_sentence(answer)
         noise = f"; what measured better did so inside the noise of {format_percent(answer.noise)}"
-        return f"That is the baseline itself{noise if answer.tie else ''}."
+        return f"The pick is the baseline itself{noise if answer.tie else ''}."
     if answer.tie:
         return (
             f"It ties with the baseline ({_measured_words(baseline, goal)}) in both cost and latency: the noise is "

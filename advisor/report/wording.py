@@ -102,7 +102,7 @@ def comparison_words(comparison: Comparison) -> str:
         return f"{expected}, {format_spread(comparison.expected_error)}"
     beside = "plain training" if comparison.beside == "plain" else comparison.beside
     return (
-        f"{speedup.value:.2f} times {beside} in turn at "
+        f"{format_times(speedup.value)} {beside} in turn at "
         f"batch {comparison.micro_batch} ({format_spread(speedup.relative_spread)}); {expected}"
     )
 

@@ -196,6 +196,8 @@ def format_percent(share: float) -> str:
     Example:
         >>> format_percent(0.314), format_percent(0.0123), format_percent(0.00004), format_percent(0.0)
         ('31%', '1.2%', '0.004%', '0%')
+        >>> format_percent(1482.5)
+        '148,250%'
     """
     percent = share * 100
     size = abs(percent)
@@ -204,7 +206,7 @@ def format_percent(share: float) -> str:
     if size < 0.0005:
         return "<0.001%"
     decimals = 0 if size >= 9.95 else 1 if size >= 0.1 else 3
-    return f"{percent:.{decimals}f}%"
+    return f"{percent:,.{decimals}f}%"
 
 
 def format_spread(share: float) -> str:

@@ -52,8 +52,7 @@ def _memory(method: Method) -> Iterator[str]:
     yield "## Measured"
     yield ""
     if method.distributes or method.builds_on:
-        yield "It needs several devices, so it is in no table of methods measured alone on one device."
-        yield ""
+        yield from _elsewhere(method)
         return
     found = dict(generate_methods.measured_rows())
     somewhere = any(row["method"] == method.name for rows in found.values() for row in rows.values())
@@ -80,6 +79,31 @@ def _memory(method: Method) -> Iterator[str]:
         if not somewhere:
             yield f"It has not been measured on {device} yet, so there is no picture."
             yield ""
+    yield from _elsewhere(method)
+
+
+def _elsewhere(method: Method) -> Iterator[str]:
+    """Where the table of methods cannot show it: with several processes, and on a GPU in software."""
+    if (method.distributes or method.builds_on) and not any(
+        row["method"] == method.name for rows in generate_methods.memory_rows().values() for row in rows
+    ):
+        yield "It needs several devices, and has not been measured on any yet, so there is no picture."
+        yield ""
+    for place, rows in generate_methods.memory_rows().items():
+        own = [row for row in rows if row["method"] == method.name]
+        if not own:
+            continue
+        if own[0]["simulated"]:
+            yield "## Simulated"
+            yield ""
+        yield from memory_picture.compared(own)
+        yield f"{generate_methods.COMPARED[own[0]['simulated']]} ([table](../methods.md#{slugify(place, '-')}))."
+        yield ""
+        yield f"| setting, beside {own[0]['against']} | model | memory |"
+        yield "|---|---|---|"
+        for row in own:
+            yield f"| `{row['setting']}` | {row['model']} | {generate_methods.compared(row)} |"
+        yield ""
 
 
 def _neighbours(method: Method) -> Iterator[str]:
@@ -159,5 +183,5 @@ def _link(name: str) -> str:
 
 
 def _anchor(device: str) -> str:
-    """As the Markdown library makes it of a heading."""
+    """As the Markdown library makes it of the heading of a table of methods."""
     return slugify(f"Measured on {device}", "-")

@@ -40,7 +40,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     ran = subprocess.run([needs("bash"), "-c", program], capture_output=True, text=True, cwd=folder, check=True)
     assert ran.stderr == ""
-    return set(ran.stdout.split())
+    return set(ran.stdout.splitlines()) - {""}
 
 
 def test_every_command_that_the_help_names_is_completed() -> None:
@@ -53,6 +53,8 @@ def test_bash_completes_commands_and_files_first(tmp_path: Path) -> None:
     assert in_bash(tmp_path, "") == {*VERBS, "model.py"}
     assert in_bash(tmp_path, "pre") == {"predict"}
     assert in_bash(tmp_path, "mo") == {"model.py"}
+    (tmp_path / "my model.py").touch()
+    assert in_bash(tmp_path, "my") == {"my model.py"}
 
 
 def test_bash_completes_the_options_of_a_command_and_no_others(tmp_path: Path) -> None:
@@ -71,6 +73,8 @@ def test_bash_completes_the_options_of_a_command_and_no_others(tmp_path: Path) -
         (("model.py", "--goal", "=", "f"), {"faster"}),
         (("export", "policy.yaml", "--to", "l"), {"lightning", "llamafactory"}),
         (("predict", "model.py", "--profile", "h2"), {"h200"}),
+        (("model.py", "--methods", "sw"), {"swap"}),
+        (("model.py", "--methods", "checkpoint,adam_8bit,sw"), {"checkpoint,adam_8bit,swap"}),
         (("model.py", "--trials", ""), set()),
         (("model.py", "--wait-idle", ""), set()),
         (("completion", ""), set(SHELLS)),
@@ -89,6 +93,8 @@ def test_bash_completes_values(words: tuple[str, ...], offered: set[str], tmp_pa
         ("momadvise pre", {"predict"}),
         ("momadvise model.py --goal ", {"faster", "bigger", "cheapest"}),
         ("momadvise export policy.yaml --to l", {"lightning", "llamafactory"}),
+        ("momadvise model.py --methods checkpoint,sw", {"checkpoint,swap"}),
+        ("momadvise model.py --methods sw", {"swap"}),
         ("momadvise completion ", set(SHELLS)),
         ("momadvise check policy.yaml --rem", {"--remeasure"}),
     ],

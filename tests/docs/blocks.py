@@ -2,8 +2,8 @@
 
 A block is run as it stands, with two differences: a search is told to end early (:data:`LIMITS`), because most pages
 mean models and hours that a test has not; and ``momadvise`` is called in this process. A comment before a block says
-why it is not run (``<!-- not run: needs a GPU -->``), which other test runs it (``<!-- run by tests/... -->``), or with
-which status it ends (``<!-- exit status 3 -->``).
+why it is not run (``<!-- not run: needs a GPU -->``), which test or script runs it (``<!-- run by .ci/cpu -->``), or
+with which status it ends (``<!-- exit status 3 -->``).
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ LIMITS: dict[str, Any] = {"search_space": Path(__file__).with_name("space.yaml")
 _FENCE = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
 )
-_KINDS = ("needs a GPU", "needs the network", "changes this machine", "runs the tests")
+_KINDS = ("needs a GPU",)
 """Why a block may stay unrun. Anything else is a block to be repaired, or a reason to be agreed on here."""
+
+HUB = "hub"
+"""Folder of the Hugging Face cache, in the folder of a page."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Block:
 
     @property
     def elsewhere(self) -> str:
-        """The test that runs it in the place of this one; empty without one."""
+        """The test or script that runs it in the place of this one; empty without one."""
         return self.mark.removeprefix("run by ") if self.mark.startswith("run by ") else ""
 
     @property
@@ -93,6 +96,11 @@ class Block:
         assert known, f"{self.place}: no such mark: {self.mark!r}"
         assert self.is_code or not self.reason, f"{self.place}: output is not run anyway"
         assert self.language in (*SHELL, *PYTHON, *YAML, *OUTPUT), f"{self.place}: nothing runs {self.language}"
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands of its lines."""
+        return tuple(_lines(self.code))
 
 
 def pages() -> list[str]:
@@ -169,7 +177,8 @@ class Runner:
             for name, value in (LIMITS | {"memory_limit": "24MiB"}).items():  # batches of a moment
                 arguments += [f"--{name.replace('_', '-')}", str(value)]
         idle = mock.patch("advisor.session.setup.wait_idle.wait_until_idle", return_value=None)
-        with mock.patch("webbrowser.open"), idle:
+        cache = mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(self._folder / HUB))
+        with mock.patch("webbrowser.open"), idle, cache:
             ended = run_here(*arguments, cwd=self._folder)
         if target:
             (self._folder / target.strip()).write_text(ended.stdout)
@@ -225,12 +234,17 @@ class Runner:
 
 
 def _commands(code: str) -> Iterator[str]:
-    """The commands of a block: without comments and continuations, one after another where the page starts several."""
-    joined = re.sub(r"\\\n\s*", " ", code)
-    for line in joined.splitlines():
-        bare = re.sub(r"(^|\s+)#.*$", "", line).strip().removesuffix(" &")
+    """The commands of a block, one after another where the page starts several."""
+    for line in _lines(code):
+        yield from (part.strip() for part in line.removesuffix(" &").split(" && "))
+
+
+def _lines(code: str) -> Iterator[str]:
+    """The lines of a block, without comments and continuations."""
+    for line in re.sub(r"\\\n\s*", " ", code).splitlines():
+        bare = re.sub(r"(^|\s+)#.*$", "", line).strip()
         if bare:
-            yield from (part.strip() for part in bare.split(" && "))
+            yield bare
 
 
 def _globbed(word: str) -> list[str]:

@@ -17,10 +17,13 @@ from advisor.methods.base import Conflict, Saves, Stage
 from advisor.methods.optimizers.adam import AdamReplacement
 from advisor.methods.optimizers.traits import OptimizerTraits
 from tests.contract.expected import Expected
+from tests.docs.blocks import HUB
 from tests.integrations.lightning_modules import Data, Language, tokens
 from tests.integrations.trainers import Texts, padded, trainer_of
 
 __all__ = ["names_of", "set_up"]
+
+COMMIT = "0" * 40
 
 MYNET = """\
 import torch
@@ -106,9 +109,19 @@ def set_up(page: str, folder: Path, tutorial: Path | None) -> None:
         (folder / "mynet.py").write_text(MYNET)
         (folder / "llama").mkdir()
         (folder / "llama" / "config.json").write_text(json.dumps(LLAMA))
+        cached(folder / HUB, "HuggingFaceTB/SmolLM2-135M")
         (folder / "axolotl.yaml").write_text(yaml.safe_dump(AXOLOTL))
         (folder / "config.yaml").write_text(yaml.safe_dump(AXOLOTL))
         (folder / "ds_config.json").write_text(json.dumps(DEEPSPEED))
+
+
+def cached(cache: Path, repository: str) -> None:
+    """Put a small config into a Hugging Face cache in the place of a repository's."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    (folder / "snapshots" / COMMIT).mkdir(parents=True)
+    (folder / "snapshots" / COMMIT / "config.json").write_text(json.dumps(LLAMA | {"max_position_embeddings": 2048}))
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
 
 
 def names_of(page: str, folder: Path) -> dict[str, Any]:

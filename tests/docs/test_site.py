@@ -85,19 +85,22 @@ def test_the_page_of_a_method_says_what_it_declares(site: Path, method: Method) 
     assert all(name in text for name in ("deepspeed", "torchtitan", "llamafactory"))
 
 
-def test_bars_show_measured_rows_alone(site: Path) -> None:
-    rows: dict[str, list[int]] = defaultdict(list)
-    plain: list[int] = []
-    files = sorted((ROOT / "docs" / "results").glob("methods-*.jsonl"))
+def test_every_method_shows_bars_of_measured_rows_and_apart_from_them_of_simulated_ones(site: Path) -> None:
+    rows: dict[tuple[str, bool], set[str]] = defaultdict(set)
+    files = sorted((ROOT / "docs" / "results").glob("method*.jsonl"))
     for line in (line for file in files for line in file.read_text().splitlines()):
         row = json.loads(line)
-        sizes = plain if row["setting"] == "plain" else rows[row["method"]]
-        sizes += [row[key] for key in ("peak_bytes", "activation_bytes") if row[key] is not None]
+        sizes = [value for key, value in row.items() if key.endswith(("peak_bytes", "activation_bytes")) and value]
+        rows[row["method"], row.get("simulated", False)] |= {f"{size / 2**20:,.0f}" for size in sizes}
     for method in CATALOGUE:
         text = (site / "methods" / f"{method.name}.html").read_text()
-        shown = re.findall(r'aria-label="[^"]*?: ([\d,]+) MiB"', text)
-        assert bool(shown) == bool(rows[method.name])
-        assert set(shown) <= {f"{size / 2**20:,.0f}" for size in (*rows[method.name], *plain)}
+        pictures = re.findall(r'<div class="?memory( simulated)?"?[^>]*>(.*?)</div>\s*<p>', text, flags=re.DOTALL)
+        assert pictures or "so there is no picture" in words(text)
+        for kind, picture in pictures:
+            shown = set(re.findall(r'aria-label="[^"]*?: ([\d,]+) MiB"', picture))
+            assert shown
+            assert shown <= rows[method.name, bool(kind)] | (set() if kind else rows["", False])
+            assert ("simulated" in picture) == bool(kind)
 
 
 def test_the_search_finds_methods_tasks_and_calls_without_a_server(site: Path) -> None:

@@ -88,6 +88,21 @@ def test_the_metadata_is_valid_and_the_readme_renders(built: Built) -> None:
 
 
 @pytest.mark.slow
+def test_the_description_on_a_package_index_is_the_readme_without_what_leads_nowhere_there(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as file:
+        metadata = file.read(f"momadvise-{__version__}.dist-info/METADATA").decode()
+    text = metadata.split("\n\n", 1)[1]
+    readme = (ROOT / "README.md").read_text()
+    code = re.findall(r"^```.*?^```$", readme, flags=re.DOTALL | re.MULTILINE)
+    assert code
+    assert all(block in text for block in code)
+    assert re.findall(r"^#.*", text, flags=re.MULTILINE) == re.findall(r"^#.*", readme, flags=re.MULTILINE)
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"\]\((?!https://)|<!--|!\[", prose)
+    assert "How to covers" in " ".join(prose.split()), "the words of a link stay"
+
+
+@pytest.mark.slow
 def test_the_command_has_the_name_of_the_distribution_as_pipx_and_uvx_expect(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as file:
         information = f"momadvise-{__version__}.dist-info"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,7 @@ def test_a_stream_that_knows_only_ascii_gets_the_answer_too() -> None:
     text = raw.getvalue().decode("ascii")
     assert "132 +-1.0%" in text
     assert "Confirmed in a fresh process" in text
+    assert not re.search(r" $", text, re.MULTILINE), "lines that go into a file or a pipe are not filled up"
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -87,9 +87,9 @@ def test_energy_is_told_beside_the_price() -> None:
 
 
 def test_plain_training_is_a_good_answer() -> None:
-    assert "That is the baseline itself." in why([ONE, timed(2.4, CHECKPOINT)])
+    assert "The pick is the baseline itself." in why([ONE, timed(2.4, CHECKPOINT)])
     tied = why([ONE, timed(1.99, CHECKPOINT)])
-    assert "That is the baseline itself; what measured better did so inside the noise of 1.0%." in tied
+    assert "The pick is the baseline itself; what measured better did so inside the noise of 1.0%." in tied
     assert "Nothing else was measured" in why([ONE])
 
 

@@ -46,12 +46,13 @@ function total(moment) {
 }
 
 /** The phases whose names do not run into the one before. */
-function withRoom(changes, scale) {
+function withRoom(changes, scale, right) {
   let end = 0;
   return changes.filter(({at, phase}) => {
     const begin = at * scale;
-    if (begin < end) return false;
-    end = begin + phase.length * 6.5 + 8;
+    const ends = begin + phase.length * 6.5 + 8;
+    if (begin < end || ends > right) return false;
+    end = ends;
     return true;
   });
 }
@@ -80,12 +81,12 @@ function timelineChart(study, followed, all, used, width) {
       marks: [
         Plot.areaY([...mine, ...ends], {x: "at", y: (one) => one.bytes / unit, fill: "part", curve: "step-after", order: used.map(([part]) => part), stroke: "var(--surface)", strokeWidth: 0.5}),
         Plot.ruleX(changes.slice(1), {x: "at", stroke: "var(--quiet)", strokeDasharray: "2 3"}),
-        Plot.text(withRoom(changes, (width - 76) / last), {x: "at", text: "phase", frameAnchor: "bottom", textAnchor: "start", dx: 4, dy: 18, fill: "var(--quiet)"}),
+        Plot.text(withRoom(changes, (width - 76) / last, width - 56), {x: "at", text: "phase", frameAnchor: "bottom", textAnchor: "start", dx: 4, dy: 18, fill: "var(--quiet)"}),
         Plot.ruleY([0], {stroke: "var(--quiet)"}),
         limit && Plot.ruleY([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
-        limit && Plot.text([study.limit], {y: study.limit / unit, frameAnchor: "right", textAnchor: "end", dy: 10, text: () => "limit", fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
+        limit && Plot.text([study.limit], {y: study.limit / unit, frameAnchor: "right", textAnchor: "end", dy: -8, text: () => "limit", fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         Plot.text([line], {frameAnchor: "top-left", text: (one) => shortened(one.name, Math.floor(width / 7)), dy: -30, dx: -50, fontWeight: 600, textAnchor: "start"}),
-        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator ? `, ${line.operator}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
+        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator && width >= 480 ? `, ${line.operator}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         tips(line.moments.map((moment, at) => ({moment, at: at + 0.5})), {
           x: "at", y: (one) => total(one.moment) / unit, pointer: Plot.pointerX,
           title: (one) => [one.moment.phase, ...used.filter(([part]) => one.moment.parts[part]).map(([part, words]) => `${words} ${bytes(one.moment.parts[part])}`), `all ${bytes(total(one.moment))}`].filter(Boolean).join("\n"),
@@ -143,8 +144,8 @@ function peaksChart(study, telling, rows, used, limit, width) {
     marks: [
       Plot.barX(rows, {y: key, x: (one) => one.bytes / unit, fill: "part", order, insetTop: 24, insetBottom: 4, stroke: "var(--surface)", strokeWidth: 0.75}),
       Plot.text(telling, {y: key, frameAnchor: "left", textAnchor: "start", dy: -12, text: (one) => shortened(`${one.name}, batch ${one.batch}${one.roles.length ? ` (${one.roles.join(", ")})` : ""}`, room)}),
-      Plot.text(telling, {y: key, x: (one) => total(one) / unit, textAnchor: "start", dx: 6, dy: 10, text: (one) => bytes(one.peak), fill: "var(--quiet)"}),
       limit && Plot.ruleX([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
+      Plot.text(telling, {y: key, x: (one) => total(one) / unit, textAnchor: "start", dx: 6, dy: 10, text: (one) => bytes(one.peak), fill: "var(--quiet)", stroke: "var(--surface)", strokeWidth: 4}),
     ],
   });
 }

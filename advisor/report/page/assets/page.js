@@ -64,7 +64,7 @@ function studyParts(study, several) {
       lossPicture,
       coursePicture,
     ].map((make) => guarded(make, study)), study.missing),
-    el("div", {class: "group"}, el("h2", {}, "Everything that was tried")),
+    el("div", {class: "group tried"}, el("h2", {}, "Everything that was tried")),
     policyTable(study),
     refusedCard(study),
     conditionsCard(study),

@@ -63,7 +63,7 @@ function percent(share) {
   const size = Math.abs(share * 100);
   if (size === 0) return "0%";
   if (size < 0.0005) return "<0.001%";
-  return `${(share * 100).toFixed(size >= 9.95 ? 0 : size >= 0.1 ? 1 : 3)}%`;
+  return `${size >= 9.95 ? Math.round(share * 100).toLocaleString("en-US") : (share * 100).toFixed(size >= 0.1 ? 1 : 3)}%`;
 }
 
 /** Half an interval relative to its value: "±1.9%". */
