@@ -21,8 +21,8 @@ TINY = Path(__file__).parents[1] / "session" / "workloads" / "tiny.py"
 def tuned(cuda: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("tuned")
     result = run_command(
-        "--goal", "faster", TINY, "--search-space", "smoke", "--device", "cuda", "--trials", "3", "--time-limit", "120s",
-        "--memory-limit", "4GiB", "--output", folder / "out", "--json", cwd=folder,
+        "--goal", "faster", TINY, "--search-space", "smoke", "--device", "cuda", "--trials", "3",
+        "--time-limit", "120s", "--memory-limit", "4GiB", "--output", folder / "out", "--json", cwd=folder,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return folder / "out", result
