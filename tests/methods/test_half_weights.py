@@ -63,10 +63,10 @@ def test_a_step_whose_gradients_overflow_is_skipped_and_lowers_the_scale() -> No
     assert training.gradient_scaler is not None
     training.gradient_scaler.load_state_dict({**training.gradient_scaler.state_dict(), "scale": 2.0**24})
     before = copy.deepcopy(training.state_dict()["model"])
-    training.step(images(2))
+    training.step(images(2, side=16))
     assert training.gradient_scaler.get_scale() == 2.0**23
     assert torch.equal(training.state_dict()["model"]["head.weight"], before["head.weight"])
-    until_updated(training, lambda: training.step(images(2)))
+    until_updated(training, lambda: training.step(images(2, side=16)))
     assert not torch.equal(training.state_dict()["model"]["head.weight"], before["head.weight"])
 
 
