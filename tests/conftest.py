@@ -1,14 +1,20 @@
 """What holds for every test."""
 
+from __future__ import annotations
+
 import gc
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from advisor.trial.process import fork_client
 from advisor.trial.process.fork_client import servers_are_kept
 from tests import quick_workers
+
+if TYPE_CHECKING:
+    from tests.distributed.ranks import Launcher
 
 _USUAL_SERVER = fork_client._COMMAND
 
@@ -65,8 +71,22 @@ def libraries_are_loaded_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Ranks of all tests of this process are forked from one that has loaded what they need."""
+    from tests.distributed.ranks import Launcher
+
+    with Launcher(tmp_path_factory.mktemp("launcher")) as launcher:
+        yield launcher
+
+
 _LONGEST = (
+    "cuda_device/test_predicted_images.py",
+    "cuda_device/test_predicted_sequences.py",
     "contract/test_pairs.py",
+    "pipeline_parallel/test_policies_in_stages.py",
+    "tensor_parallel/test_policies_on_ranks.py",
+    "faults/test_matrix.py",
     "distributed/test_equals_single_process.py",
     "contract/test_each_method.py",
     "session/test_main_job.py",

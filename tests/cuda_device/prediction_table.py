@@ -1,6 +1,6 @@
-"""The table of ``python -m benchmarks.allocator_prediction`` in a quick form: one process for all rows of a model.
+"""The table of ``python -m benchmarks.allocator_prediction`` in a quick form: one process for all rows of some models.
 
-    python -m tests.cuda_device.prediction_table MODEL    # in a process that sees a GPU
+    python -m tests.cuda_device.prediction_table MODEL...    # in a process that sees a GPU
 
 Every policy at both batches (of long models, at the larger one) is measured and predicted on the device, and at the
 larger batch by profile too, by the functions that trials call. The models are those of the benchmark with fewer blocks:
@@ -14,7 +14,9 @@ import gc
 import os
 import statistics
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
+from subprocess import CompletedProcess
 
 import msgspec
 import torch
@@ -22,32 +24,37 @@ import torch
 from advisor.errors import MethodRefusedError
 from advisor.hardware.detect import detect_hardware
 from advisor.policy.policy import Policy
+from advisor.predict.prediction import MemoryPrediction
 from advisor.trial.spec import PredictTrial, TimeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals
 from advisor.trial.worker.predicting import predict
 from advisor.trial.worker.timed_steps import Limits, measured
-from benchmarks import allocator_prediction as table
 from benchmarks.allocator_page import AIMS, BATCHES, POLICIES, Case, errors_of
+from benchmarks.allocator_prediction import predicted, source_of, specs_of
 from tests.cuda_device.machine import Machine
 
-__all__ = ["check"]
+__all__ = ["check", "rows_of"]
 
 _BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}}
 """The blocks of a MobileNet are all different."""
 
-_LONG = ("bart", "mamba", "mobilenet", "swin")
-"""Models whose steps have thousands of operators: the larger batch alone."""
+_LONG = ("bart", "convnext", "mamba", "mobilenet", "swin", "t5", "whisper")
+"""Models whose steps have many operators: the larger batch alone."""
 
 
-def check(model: str) -> None:
+def rows_of(models: Sequence[str]) -> CompletedProcess[str]:
+    """The process that made all rows of these models, one a line; one process, as it imports for seconds."""
+    command = [sys.executable, "-m", "tests.cuda_device.prediction_table", *models]
+    return Machine(time=0.05).run(command, capture_output=True)
+
+
+def check(model: str, ended: CompletedProcess[str]) -> None:
     """Assert that all rows of a model are there, and that they meet the aims of the whole table."""
-    command = [sys.executable, "-m", "tests.cuda_device.prediction_table", model]
-    result = Machine(time=0.05).run(command, capture_output=True, timeout=900)
-    assert result.returncode == 0, result.stderr
-    cases = [msgspec.json.decode(line, type=Case) for line in result.stdout.splitlines()]
+    of_all = (msgspec.json.decode(line, type=Case) for line in ended.stdout.splitlines())
+    cases = [case for case in of_all if case.model == model]
     expected = {(policy, batch) for policy in POLICIES for batch in _batches(model)}
-    assert {(case.policy, case.batch) for case in cases} == expected
+    assert {(case.policy, case.batch) for case in cases} == expected, ended.stderr
     for side, of_side in (("on_device", cases), ("by_profile", [case for case in cases if case.batch == BATCHES[-1]])):
         known = {f"{case.policy} {case.batch}": errors_of(case, side) for case in of_side if getattr(case, side)}
         # What a policy refuses, or cannot be predicted, is the same than on the page of the whole models.
@@ -69,11 +76,12 @@ _WITHOUT = {
 
 def _rows(model: str) -> Iterator[Case]:
     hardware = detect_hardware("cuda")
-    source = table.source_of(model)
+    source = source_of(model)
+    known: dict[bytes, MemoryPrediction] = {}
     for name, methods in POLICIES.items():
         for batch in _batches(model):
             policy = Policy(methods=methods, micro_batch=batch)
-            specs = table.specs_of(hardware, source, policy, **_BLOCKS.get(model, {"blocks": 2}))
+            specs = specs_of(hardware, source, policy, **_BLOCKS.get(model, {"blocks": 2}))
             case = Case(model=model, policy=name, batch=batch, device=hardware.name, versions={})
             try:
                 allocated, reserved = _measured(specs.timed)
@@ -81,9 +89,13 @@ def _rows(model: str) -> Iterator[Case]:
                 yield msgspec.structs.replace(case, why_not=str(refused))
                 continue
             case = msgspec.structs.replace(case, allocated=allocated, reserved=reserved)
-            case = msgspec.structs.replace(case, on_device=_predicted(specs.on_device, policy))
+            case = msgspec.structs.replace(case, on_device=predicted(_prediction(specs.on_device), policy))
             if batch == BATCHES[-1]:
-                case = msgspec.structs.replace(case, by_profile=_predicted(specs.by_profile, policy))
+                # By profile, one prediction is for both kinds of segments.
+                spec = msgspec.json.encode(specs.by_profile)
+                if spec not in known:
+                    known[spec] = _prediction(specs.by_profile)
+                case = msgspec.structs.replace(case, by_profile=predicted(known[spec], policy))
             yield case
 
 
@@ -104,10 +116,10 @@ def _measured(spec: TimeTrial) -> tuple[int, int]:
     return memory.peak_allocated_bytes, memory.peak_reserved_bytes
 
 
-def _predicted(spec: PredictTrial, policy: Policy) -> tuple[int, int] | None:
+def _prediction(spec: PredictTrial) -> MemoryPrediction:
     result = predict(Bench(spec, lambda _: None, _refusals(spec)))
     assert result.prediction is not None, result.reason
-    return table.predicted(result.prediction, policy)
+    return result.prediction
 
 
 def _refusals(spec: TimeTrial | PredictTrial) -> AllocatorRefusals:
@@ -116,7 +128,11 @@ def _refusals(spec: TimeTrial | PredictTrial) -> AllocatorRefusals:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for row in _rows(sys.argv[1]):
-        print(msgspec.json.encode(row).decode(), flush=True)
+    for of_model in sys.argv[1:]:
+        try:
+            for row in _rows(of_model):
+                print(msgspec.json.encode(row).decode(), flush=True)
+        except Exception:  # one model must not hide the others
+            traceback.print_exc()
     # A thread of autograd may still let go of its last objects, and abort while the interpreter is taken down.
     os._exit(0)

@@ -16,15 +16,20 @@ pytestmark = pytest.mark.slow
 TINY, GROWING = (Path(workloads.__path__[0]) / f"{name}.py" for name in ("tiny", "growing"))
 RANKS = Path(__file__).parent / "ranks.yaml"
 
+FEW = ("--trials", "3")  # every method runs on a GPU in tests/gpu
+
 # Without gradients nothing is known about splitting a batch: that has to be allowed.
 GOALS = {
-    "faster": (1, [TINY, "--goal", "faster", "--search-space", "smoke", "--fidelity", "model"]),
+    "faster": (1, [TINY, "--goal", "faster", "--search-space", "smoke", "--fidelity", "model", *FEW]),
     "bigger": (
         1,
         [GROWING, "--goal", "bigger", "--min-throughput", "0.5x", "--search-space", "smoke", "--fidelity", "model"],
     ),
     "cheapest": (2, [TINY, "--goal", "cheapest", "--price", "2", "--search-space", RANKS, "--fidelity", "model"]),
-    "faster on two": (2, [TINY, "--goal", "faster", "--gpus", "2", "--search-space", RANKS, "--fidelity", "model"]),
+    "faster on two": (
+        2,
+        [TINY, "--goal", "faster", "--gpus", "2", "--search-space", RANKS, "--fidelity", "model", *FEW],
+    ),
 }
 
 

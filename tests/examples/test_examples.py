@@ -143,7 +143,7 @@ def test_the_loss_of_a_small_version_falls(name: str, monkeypatch: pytest.Monkey
     optimizer = (workload.build_optimizer or torch.optim.AdamW)(model.parameters())
     batch = workload.make_batch(2)
     losses = []
-    for _ in range(8):
+    for _ in range(4):
         loss = workload.compute_loss(model, batch) if workload.compute_loss else model(**batch).loss
         loss.backward()
         optimizer.step()

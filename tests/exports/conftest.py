@@ -8,10 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.distributed.conftest import launcher
-
-__all__ = ["launcher"]
-
 
 @pytest.fixture(autouse=True)
 def accelerate_forgets() -> Iterator[None]:

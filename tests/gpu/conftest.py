@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+import xml.etree.ElementTree as ET  # pytest's own files
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,30 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 if {"PYTEST_XDIST_WORKER", "SOFTWARE_GPU_BOOKS"} <= set(os.environ):
     # Each test process has software GPUs of its own: on shared ones the tests of one take the memory of the other's.
     os.environ["SOFTWARE_GPU_BOOKS"] += "-" + os.environ["PYTEST_XDIST_WORKER"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--skipped-in", type=Path, metavar="XML", help="run the tests that another run skipped: its --junitxml"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What ran on a device that computes values has nothing new to say on one that computes none."""
+    other_run: Path | None = config.getoption("skipped_in", None)
+    if other_run is None:
+        return
+    cases = [case for case in ET.parse(other_run).iter("testcase") if case.find("skipped") is not None]
+    skipped = {f"{case.get('classname')}::{case.get('name')}" for case in cases}
+    rest = [item for item in items if _in_junit(item) not in skipped]
+    config.hook.pytest_deselected(items=rest)
+    items[:] = [item for item in items if item not in rest]
+
+
+def _in_junit(item: pytest.Item) -> str:
+    """A test as pytest's files name it."""
+    path, _, name = item.nodeid.partition("::")
+    return f"{path.removesuffix('.py').replace('/', '.')}::{name}"
 
 
 @pytest.fixture(scope="session")

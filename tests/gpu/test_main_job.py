@@ -21,8 +21,8 @@ TINY = Path(__file__).parents[1] / "session" / "workloads" / "tiny.py"
 def tuned(cuda: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("tuned")
     result = run_command(
-        "--goal", "faster", TINY, "--search-space", "smoke", "--device", "cuda", "--time-limit", "120s",
-        "--memory-limit", "4GiB", "--output", folder / "out", "--json", cwd=folder,
+        "--goal", "faster", TINY, "--search-space", "smoke", "--device", "cuda", "--trials", "3",
+        "--time-limit", "120s", "--memory-limit", "4GiB", "--output", folder / "out", "--json", cwd=folder,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return folder / "out", result
@@ -63,8 +63,8 @@ def test_the_wrapper_trains_on_the_gpu(tuned: tuple[Path, subprocess.CompletedPr
 def test_the_table_is_for_people(tuned: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, _ = tuned
     again = run_command(
-        TINY, "--search-space", "smoke", "--device", "cuda", "--time-limit", "120s", "--memory-limit", "4GiB",
-        "--output", out, cwd=out.parent,
+        TINY, "--search-space", "smoke", "--device", "cuda", "--trials", "3", "--time-limit", "120s",
+        "--memory-limit", "4GiB", "--output", out, cwd=out.parent,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert "baseline" in again.stdout

@@ -81,7 +81,7 @@ def test_it_trains_together_with(others: Sequence[MethodSetting]) -> None:
     changed = training(TENSORWISE, *others)
     assert type(changed.model.get_submodule("blocks.0")).__name__ in ("Block", "CheckpointWrapper")
     assert "Float8Linear" in {type(module).__name__ for module in changed.model.modules()}
-    losses = [float(changed.step(vectors())) for _ in range(30)]
+    losses = [float(changed.step(vectors())) for _ in range(12)]
     assert losses[-1] < losses[0] - 0.2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ from tests.methods.tiny import images, training_of
 
 HALF = use("half_weights", rounding="nearest")
 
+few_pixels = functools.partial(images, side=16)
+"""Products in float16 are slow where they are emulated."""
+
 
 def half(**options: Any) -> Training:
     training = training_of("convnet", **options)
@@ -29,7 +33,7 @@ def half(**options: Any) -> Training:
 
 def test_torch_refuses_such_gradients_and_this_scaler_leaves_them_scaled() -> None:
     training = half()
-    training.backward(training.forward(images(2)))
+    training.backward(training.forward(few_pixels(2)))
     gradient = training.model.head.weight.grad  # type: ignore[union-attr]
     before = gradient.clone()  # type: ignore[operator,union-attr]
     assert before.dtype == torch.float16
@@ -52,7 +56,7 @@ def test_the_update_is_that_of_the_true_gradient_whatever_the_scale() -> None:
         training.gradient_scaler.load_state_dict({**training.gradient_scaler.state_dict(), "scale": scale})
         before = training.model.head.weight.detach().double().clone()  # type: ignore[union-attr,operator]
         torch.manual_seed(0)
-        training.step(images(2))
+        training.step(few_pixels(2))
         moved.append(training.model.head.weight.detach().double() - before)  # type: ignore[union-attr,operator]
     assert float(moved[0].norm()) > 0.01
     assert float((moved[0] - moved[1]).norm() / moved[0].norm()) < 0.02
@@ -63,10 +67,10 @@ def test_a_step_whose_gradients_overflow_is_skipped_and_lowers_the_scale() -> No
     assert training.gradient_scaler is not None
     training.gradient_scaler.load_state_dict({**training.gradient_scaler.state_dict(), "scale": 2.0**24})
     before = copy.deepcopy(training.state_dict()["model"])
-    training.step(images(2))
+    training.step(few_pixels(2))
     assert training.gradient_scaler.get_scale() == 2.0**23
     assert torch.equal(training.state_dict()["model"]["head.weight"], before["head.weight"])
-    until_updated(training, lambda: training.step(images(2)))
+    until_updated(training, lambda: training.step(few_pixels(2)))
     assert not torch.equal(training.state_dict()["model"]["head.weight"], before["head.weight"])
 
 
@@ -75,7 +79,7 @@ def test_an_epsilon_that_is_zero_in_float16_still_counts() -> None:
     assert torch.tensor(1e-8, dtype=torch.float16) == 0.0
     training = half(build_optimizer=lambda p: torch.optim.Adam(p, lr=1e-3, eps=1e-8))
     for step in range(3):
-        loss = training.forward(images(2, seed=step))
+        loss = training.forward(few_pixels(2, seed=step))
         training.backward(loss)
         training.model.blocks[0].conv.weight.grad[0].zero_()  # type: ignore[index,union-attr]
         training.optimizer_step()
@@ -87,7 +91,7 @@ def test_clipping_counts_in_true_units_in_which_the_sum_of_squares_would_not_fit
     norms = []
     for training in (plain, short):
         torch.manual_seed(0)
-        training.backward(training.forward(images(2)))
+        training.backward(training.forward(few_pixels(2)))
         norms.append(float(training.clip_grad_norm(0.01)))
     assert norms[1] == pytest.approx(norms[0], rel=0.01)
     assert short.gradient_scaler is not None
@@ -127,12 +131,12 @@ class TestHowStateIsHeld:
 def test_it_goes_on_from_a_saved_state_for_several_steps_to_the_bit() -> None:
     first, second = half(), half()
     torch.manual_seed(0)
-    first.step(images(2))
+    first.step(few_pixels(2))
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for training in (first, second):
         torch.manual_seed(1)
         for step in range(3):
-            training.step(images(2, seed=step))
+            training.step(few_pixels(2, seed=step))
     states = [training.state_dict() for training in (first, second)]
     assert all(torch.equal(value, states[1]["model"][name]) for name, value in states[0]["model"].items())
     for index, entries in states[0]["optimizer"]["state"].items():
@@ -143,7 +147,7 @@ def test_a_saved_state_is_that_of_the_plain_optimizer() -> None:
     plain, short = training_of("convnet"), half()
     for training in (plain, short):
         torch.manual_seed(0)
-        training.step(images(2))
+        training.step(few_pixels(2))
     given, usual = (training.state_dict()["optimizer"]["state"] for training in (short, plain))
     for index, entries in usual.items():
         assert list(given[index]) == list(entries)
@@ -154,7 +158,7 @@ def test_a_saved_state_is_that_of_the_plain_optimizer() -> None:
             difference = (given[index][name] - value).double().norm()
             assert float(difference) <= 0.1 * float(value.double().norm()), name
     plain.load_state_dict(short.state_dict())
-    plain.step(images(2))
+    plain.step(few_pixels(2))
 
 
 def test_updating_in_the_backward_pass_is_refused() -> None:
@@ -166,6 +170,6 @@ def test_a_state_that_is_made_before_the_first_step_is_held_as_any_other() -> No
     """Trap: Adagrad sums squares from its beginning, and in float16 they would be added to as they are."""
     training = training_of("convnet", build_optimizer=lambda p: torch.optim.Adagrad(p, lr=1e-3))
     apply_settings(training, [HALF])
-    training.step(images(4))
+    training.step(few_pixels(4))
     sums = [(p, entries["sum"]) for p, entries in training.optimizer.state.items()]
     assert all("sum.scale" in training.optimizer.state[p] and value.dtype == torch.float16 for p, value in sums)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import time
@@ -89,30 +90,41 @@ def gradient_error(found: dict[str, torch.Tensor], plain: nn.Module) -> float:
     return max(relative(found[name], each) for name, each in wanted.items() if each.norm() > 1e-6 * total)
 
 
+def nothing(model: nn.Module) -> None:
+    """What is done to a model that stays as it is."""
+
+
+@functools.cache
+def alone(kind: str, before: Callable[[nn.Module], None] = nothing) -> tuple[nn.Module, float]:
+    """A model after a step in one process, which still has its gradients, and its loss: once for all schedules."""
+    plain = build(kind)
+    before(plain)
+    loss = loss_of(kind)(plain, batch_of(kind))
+    loss.backward()
+    torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9).step()
+    return plain, float(loss.detach())
+
+
 def stepped(
     kind: str,
     schedule: str,
     count: int = 4,
-    prepare: Callable[[nn.Module], None] = lambda model: None,
-    before: Callable[[nn.Module], None] = lambda model: None,
+    prepare: Callable[[nn.Module], None] = nothing,
+    before: Callable[[nn.Module], None] = nothing,
     **options: Any,
 ) -> Any:
     """A step of a model in stages, against one of the same model in one process."""
-    batch = batch_of(kind)
-    plain, model = build(kind), build(kind)
-    for each in (plain, model):
-        before(each)
-    expected = loss_of(kind)(plain, batch)
-    expected.backward()
+    plain, expected = alone(kind, before)
+    model = build(kind)
+    before(model)
     pipeline = piped(model, schedule, **options)
     prepare(model)
-    loss = run_step(pipeline, kind, batch, count)
+    loss = run_step(pipeline, kind, batch_of(kind), count)
     error = gradient_error(whole_gradients(pipeline), plain)
-    for each in (plain, model):
-        torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9).step()
+    torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step()
     state, wanted = pipeline.state.whole_model_state(plain_names(model.state_dict())), plain.state_dict()
     return {
-        "loss": abs(float(loss) - float(expected.detach())),
+        "loss": abs(float(loss) - expected),
         "gradients": error,
         "names": list(state) == list(wanted) if state else True,
         "state": movement_error(state, wanted, build(kind)) if state else 0.0,
@@ -162,9 +174,7 @@ def wrapped_wrongly(naive: bool) -> Any:
         pipeline._stages.passage.call = falling_back
     batch = batch_of("by hand")
     run_step(pipeline, "by hand", batch, 4)
-    plain = build("by hand")
-    loss_of("by hand")(plain, batch).backward()
-    return gradient_error(whole_gradients(pipeline), plain)
+    return gradient_error(whole_gradients(pipeline), alone("by hand")[0])
 
 
 def other_numbers() -> dict[str, Any]:

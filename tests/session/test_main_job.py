@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,7 @@ from advisor.policy.file import load_policy_file
 from advisor.report.page.finished import read_finished
 from advisor.report.page.page_text import is_page
 from advisor.report.page.study_part import study_part
-from tests.session.command import run_command, run_here, start_command
+from tests.session.command import run_here, start_command
 from tests.session.processes import descendants, wait_until_gone
 
 TINY = Path(__file__).parent / "workloads" / "tiny.py"
@@ -29,10 +28,8 @@ QUICK = ("--memory-limit", "6MiB", "--time-limit", "90s")
 EXACT = ("--search-space", "exact", *QUICK)
 
 
-def tune(
-    out: Path, *options: str, cwd: Path, run: Callable[..., subprocess.CompletedProcess[str]] = run_command
-) -> subprocess.CompletedProcess[str]:
-    return run(
+def tune(out: Path, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run_here(
         "--goal", "faster", TINY, "--search-space", "smoke", "--trials", "3", *QUICK, "--output", out, *options,
         cwd=cwd,
     )  # fmt: skip
@@ -109,14 +106,6 @@ def test_the_report_lies_beside_the_policy_with_the_memory_over_a_step(
         assert len({len(values) for values in one.bytes.values()}) == 1
 
 
-def test_what_happened_goes_to_stderr_without_colour_in_a_pipe(
-    tuned: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
-    _, result = tuned
-    assert "baseline" in result.stderr
-    assert "\x1b[" not in result.stderr + result.stdout
-
-
 def test_the_baseline_is_measured_and_the_winner_is_not_slower(
     tuned: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -150,7 +139,7 @@ def test_the_same_command_again_answers_from_what_was_measured(
 ) -> None:
     out, first = tuned
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
-    again = tune(out, "--json", cwd=out.parent, run=run_here)
+    again = tune(out, "--json", cwd=out.parent)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["winner"] == json.loads(first.stdout)["winner"]
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
@@ -212,6 +201,8 @@ def test_an_interrupted_search_leaves_a_policy_from_what_was_measured_and_no_pro
     assert not study_part(read_finished(out), "s0").complete
     assert is_page(out / "report.html")
     assert "Traceback" not in stderr
+    assert "baseline" in stderr
+    assert "\x1b[" not in stderr + stdout, "there is no colour in a pipe"
 
 
 def test_an_interruption_while_the_winner_is_confirmed_keeps_the_policy(tmp_path: Path) -> None:

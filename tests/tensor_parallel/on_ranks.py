@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import traceback
 from collections import Counter
@@ -75,6 +76,18 @@ def tried(function: Callable[[], Any]) -> Any:
         return traceback.format_exc()
 
 
+@functools.cache
+def alone(
+    kind: str, build: Callable[[str], nn.Module], loss_of: Callable[[str], Callable[[nn.Module], torch.Tensor]]
+) -> tuple[nn.Module, float]:
+    """A model after a step in one process, which still has its gradients, and its loss: once for all ways to slice."""
+    plain = build(kind)
+    loss = loss_of(kind)(plain)
+    loss.backward()
+    torch.optim.SGD(plain.parameters(), lr=0.1).step()
+    return plain, float(loss.detach())
+
+
 def stepped(
     kind: str,
     sequence: bool,
@@ -83,10 +96,8 @@ def stepped(
     loss_of: Callable[[str], Callable[[nn.Module], torch.Tensor]] = loss_of,
 ) -> dict[str, Any]:
     """One step of SGD of a model, and of the same model in one process: how far gradients and parameters are off."""
-    run = loss_of(kind)
-    plain, model = build(kind), build(kind)
-    expected = run(plain)
-    expected.backward()
+    run, model = loss_of(kind), build(kind)
+    plain, expected = alone(kind, build, loss_of)
     parallel = sliced(model, run, sequence=sequence)
     prepare(model)
     with parallel.forward_context():
@@ -94,11 +105,10 @@ def stepped(
     loss.backward()
     parallel.complete_gradients()
     errors = gradient_errors(model, parallel, plain)
-    for each in (plain, model):
-        torch.optim.SGD(each.parameters(), lr=0.1).step()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
     state, wanted = state_of(model, parallel), plain.state_dict()
     return {
-        "loss": abs(float(loss.detach() - expected.detach())),
+        "loss": abs(float(loss.detach()) - expected),
         "gradients": max(errors.values(), default=0.0),
         "names": list(state) == list(wanted) if state else True,
         "parameters": movement_error(state, wanted, build(kind)) if state else 0.0,
