@@ -240,6 +240,37 @@ def test_an_accelerators_accumulation_that_is_changed_after_prepare_is_refused(
         prepared.forward(small)
 
 
+def loss_of_one_micro_batch(**options: Any) -> tuple[Accelerator, accelerate.Prepared]:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), PLAIN, accelerator=accelerator, build_optimizer=adamw, **options)
+    accelerator.backward(prepared.forward({name: part[:2] for name, part in batch(0).items()}))
+    return accelerator, prepared
+
+
+def test_two_norms_to_clip_to_are_refused_and_one_that_is_said_twice_clips_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accelerator, prepared = loss_of_one_micro_batch(max_grad_norm=0.5)
+    parameters = prepared.model.parameters()
+    with pytest.raises(PolicyError, match=r"max_grad_norm=0\.5 and the loop clips to 1\. Leave out max_grad_norm"):
+        accelerator.clip_grad_norm_(parameters, 1.0)
+    clip, norms = prepared.training.clip_grad_norm, []
+    monkeypatch.setattr(prepared.training, "clip_grad_norm", lambda norm: norms.append(norm) or clip(norm))
+    accelerator.clip_grad_norm_(parameters, 0.5)
+    prepared.optimizer.step()
+    accelerator.backward(prepared.forward({name: part[:2] for name, part in batch(0).items()}))
+    accelerator.clip_grad_norm_(parameters, float("inf"))  # measured only
+    prepared.optimizer.step()
+    assert norms == [0.5, float("inf"), 0.5]
+
+
+def test_gradients_of_a_part_of_a_step_are_not_clipped() -> None:
+    accelerator, prepared = loss_of_one_micro_batch()
+    accelerator.gradient_state._set_sync_gradients(False)
+    with pytest.raises(MethodRefusedError, match=r"micro-batches of this step follow; clip inside of `if accelerator"):
+        accelerator.clip_grad_norm_(prepared.model.parameters(), 1.0)
+
+
 def test_clipping_by_value_and_new_groups_are_refused() -> None:
     accelerator = Accelerator(cpu=True)
     prepared = accelerate.prepare(model(1), PLAIN, accelerator=accelerator)
