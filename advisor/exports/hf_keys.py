@@ -147,6 +147,13 @@ HF = Target(
         Schema("transformers", ("training_args.py",), ("TrainingArguments",)),
         Schema("trl", ("**/*_config.py",)),
     ),
+    nested={
+        "fsdp_config": (
+            Schema("transformers", ("training_args.py",), prefix="fsdp_"),
+            Schema("accelerate", ("utils/dataclasses.py",), ("FullyShardedDataParallelPlugin",), prefix="fsdp_"),
+        ),
+        "accelerator_config": (Schema("transformers", ("trainer_pt_utils.py",), ("AcceleratorConfig",)),),
+    },
     of_unknown="HfArgumentParser refuses the file, unless another dataclass of your script has it",
     use="torchrun --nproc-per-node {gpu_count} train.py {file}",
     adapter='advisor.integrations.hf.attach(trainer, "policy.yaml")',

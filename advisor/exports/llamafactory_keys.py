@@ -159,6 +159,13 @@ LLAMAFACTORY = Target(
             ("TrainingArguments", "Seq2SeqTrainingArguments"),
         ),
     ),
+    nested={
+        "fsdp_config": (
+            Schema("transformers", ("training_args.py",), prefix="fsdp_"),
+            Schema("accelerate", ("utils/dataclasses.py",), ("FullyShardedDataParallelPlugin",), prefix="fsdp_"),
+        ),
+        "accelerator_config": (Schema("transformers", ("trainer_pt_utils.py",), ("AcceleratorConfig",)),),
+    },
     of_unknown="LLaMA-Factory refuses the file",
     use="llamafactory-cli train {file}",
     notes=(

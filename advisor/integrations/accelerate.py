@@ -51,8 +51,9 @@ def prepare(
             optimizer.zero_grad()
 
     ``accelerator.clip_grad_norm_``, ``save_state`` and ``load_state`` work as ever, ``sync_gradients`` says which
-    micro-batch is the last one of a step, after which to clip. Clipping is the loop's, or that of ``max_grad_norm`` among
-    the options, which clips before each optimizer step; with the same norm in both, gradients are clipped once. Model and optimizer need not be given to ``accelerator.prepare``.
+    micro-batch is the last one of a step, after which gradients are clipped. With ``max_grad_norm`` among the options
+    they are clipped before each optimizer step; a loop that clips to the same norm does it in its place. Model and
+    optimizer need not be given to ``accelerator.prepare``.
 
     Args:
         model: A plain model; it is changed in place.
