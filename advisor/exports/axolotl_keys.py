@@ -46,6 +46,12 @@ AXOLOTL = Target(
             text="axolotl averages the losses of micro-batches, also where they have unequally many targets",
         ),
         exported("gpu_count", outside="axolotl train FILE --launcher torchrun -- --nproc-per-node {gpu_count}"),
+        exported(
+            "max_grad_norm",
+            {"max_grad_norm": Given("max_grad_norm")},
+            text="where a file says nothing of it, the Trainer clips to 1.0: to go on so, give --max-grad-norm 1",
+            max_grad_norm=0.0,
+        ),
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
         approximated("precision", {"bf16": True}, _LOADED_SHORT, dtype="bf16"),
         approximated("precision", {"fp16": True}, _LOADED_SHORT, dtype="fp16"),

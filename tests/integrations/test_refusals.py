@@ -134,6 +134,26 @@ def test_an_unknown_version_is_refused_until_it_is_asked_for(tmp_path: Path, mon
     hf.attach(trainer(tmp_path, layers=1), PLAIN, untested=True).close()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"accelerator": None}, r"got NoneType; pass accelerator=Accelerator\(\)"),
+        ({"optimizer": None}, r"Pass build_optimizer=lambda parameters.* and use prepared\.optimizer"),
+        ({"build_optimizer": 1e-3}, r"a function .* but got a float\. Pass build_optimizer=lambda parameters"),
+    ],
+    ids=str,
+)
+def test_what_prepare_cannot_use_is_refused_with_what_to_pass(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        accelerate.prepare(model(1), PLAIN, **({"accelerator": Accelerator(cpu=True)} | options))
+
+
+def test_an_accumulation_of_the_accelerator_that_the_policy_replaces_is_noted() -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=8)
+    notes = accelerate.prepare(model(1), PLAIN, accelerator=accelerator).training.notes
+    assert "gradient_accumulation_steps of the accelerator was 8 and is 2 now" in notes
+
+
 def test_an_accelerator_with_mixed_precision_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"mixed_precision='bf16'.*set mixed_precision='no' in Accelerator"):
         accelerate.prepare(model(1), PLAIN, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
