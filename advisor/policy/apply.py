@@ -84,7 +84,7 @@ def apply_policy(
         OptionError: ``LOCAL_RANK`` is not a number.
         PolicyError: The file cannot be read or names an unknown method or value, the number of torch.distributed
             processes differs from the policy's GPUs or exceeds the visible ones, the model already has a policy, or
-            ``build_optimizer`` is no function.
+            ``build_optimizer`` is no function or ``max_grad_norm`` not above 0.
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
@@ -113,7 +113,7 @@ def apply_policy(
         build_optimizer=_checked_builder(build_optimizer),
         count_targets=count_targets,
         linear_head=linear_head,
-        max_grad_norm=max_grad_norm,
+        max_grad_norm=_checked_norm(max_grad_norm),
         blocks=blocks,
         micro_batch=policy.micro_batch,
         sample_dims=sample_dims,
@@ -147,6 +147,17 @@ def _checked_builder(builder: Any) -> Any:
             "lr=...)."
         )
     return builder
+
+
+def _checked_norm(norm: float | None) -> float | None:
+    """What gradients are clipped to.
+
+    Raises:
+        PolicyError: A factor from it would turn gradients around, or drop them.
+    """
+    if norm is not None and not norm > 0:
+        raise PolicyError(f"max_grad_norm must be above 0, but got {norm}. Leave it out to clip no gradients.")
+    return norm
 
 
 def _default_device() -> str:

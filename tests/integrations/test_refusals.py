@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import transformers
@@ -139,6 +140,7 @@ def test_an_unknown_version_is_refused_until_it_is_asked_for(tmp_path: Path, mon
     [
         ({"accelerator": None}, r"got NoneType; pass accelerator=Accelerator\(\)"),
         ({"optimizer": None}, r"Pass build_optimizer=lambda parameters.* and use prepared\.optimizer"),
+        ({"max_grad_norm": -1.0}, r"above 0, but got -1\.0\. Leave it out"),
         ({"build_optimizer": 1e-3}, r"a function .* but got a float\. Pass build_optimizer=lambda parameters"),
     ],
     ids=str,
@@ -146,6 +148,20 @@ def test_an_unknown_version_is_refused_until_it_is_asked_for(tmp_path: Path, mon
 def test_what_prepare_cannot_use_is_refused_with_what_to_pass(options: dict[str, Any], words: str) -> None:
     with pytest.raises(PolicyError, match=words):
         accelerate.prepare(model(1), PLAIN, **({"accelerator": Accelerator(cpu=True)} | options))
+
+
+def test_a_model_with_adapters_of_its_own_gets_no_second_ones() -> None:
+    own = peft.inject_adapter_in_model(peft.LoraConfig(r=4, target_modules=["down_proj"]), model(1))
+    with pytest.raises(MethodRefusedError, match=r"has adapters already; leave the method out, or merge yours"):
+        accelerate.prepare(own, policy_of(use("lora", rank=8)), accelerator=Accelerator(cpu=True))
+
+
+@pytest.mark.parametrize("norm", [None, -1.0])
+def test_a_trainer_that_clips_nothing_is_left_so(norm: float | None, tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1, max_steps=1, max_grad_norm=norm)
+    hf.attach(own, PLAIN)
+    own.train()
+    assert own.state.global_step == 1
 
 
 def test_an_accumulation_of_the_accelerator_that_the_policy_replaces_is_noted() -> None:
