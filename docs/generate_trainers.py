@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the tests, of which it says what they train
 
 from advisor.exports.export import QUANTITIES, rule_for
 from advisor.exports.rules import Format, Given, Rule, Status, Target
@@ -14,6 +17,7 @@ from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import settings_of
 from advisor.methods.setting import MethodSetting
+from tests.exports import cells
 
 PAGE = Path(__file__).with_name("trainers.md")
 
@@ -30,26 +34,37 @@ that you have ([how](how-to.md#export-a-policy-to-the-trainer-that-you-have)). W
 - `A` needs the adapter: no key says it, code can ([adapters](#adapters); elsewhere `wrapper.py`).
 - `-` cannot be said: the trainer has it not, and its models or loop are its own.
 
-Two marks in a cell are for different values of the method's parameters.
+Two marks in a cell are for different values of the method's parameters. What stands behind a mark:
+
+- **bold**: trained for two steps by that trainer, with the parameters that the wrapper reaches; or, for `~`, seen to
+  differ. If only some values of the method were, it is *slanted*.
+- neither: what was written was read by the trainer's own library, or is a variable of the environment, or there is no
+  key.
+
+The tables below say it line by line: *trained* as above, *built*: a test looks at the optimizer or the plugin that the
+trainer builds of it, *read* by its own parser, *documented* there.
 
 Every key that a trainer might set by itself is written out, because no trainer's defaults are plain training. With
 `--into`, what would contradict the policy is removed, and every change is printed.
-
-What stands behind a mark: every configuration was read by the library and version below, and the tests do so again
-wherever it is installed. Trained two steps on a CPU, with the parameters that the wrapper reaches: the batch,
-accumulation, clipping, `checkpoint`, `fused_optimizer` and `precision` in bf16 of `hf`, `lightning`, `accelerate`,
-`deepspeed` and `llamafactory`, as far as they say them; `adam_low_bit` and `compile` of `hf`; on two ranks `ddp` of
-`hf`, `accelerate` and `lightning`, and there `gradient_compression`; fp16, tf32 and `fsdp` of `hf` on a CUDA
-device in software, as no GPU was there. What `torchtitan` and `axolotl` say was read by them, but not trained.
 """
+
+BY_HAND = {
+    "deepspeed": "deepspeed 0.19.8, torch 2.13.0",
+    "axolotl": "axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0",
+    "llamafactory": "llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0",
+    "torchtitan": "torchtitan 0.3.0, torch 2.13.0",
+}
+"""Name of a trainer that the tests of this project do not install -> the versions that its tests were run with."""
+WHEN = "25 November 2026"
+BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
 
 ADAPTERS = """\
 ## Adapters
 
 An adapter applies a policy in the trainer's own loop: every method of the catalogue but those in the second table
 ([how](how-to.md#train-with-a-policy-in-the-trainer-that-you-have)). For each method that works on a CPU, tests train
-two steps with the adapter and compare all parameters with the wrapper's; in `trl.SFTTrainer` only where trl is
-installed. What the trainer already does itself is refused, with the argument to leave out.
+two steps with the adapter and compare all parameters with the wrapper's. What the trainer already does itself is
+refused, with the argument to leave out.
 """
 
 MARKS = {Status.EXPORTED: "=", Status.APPROXIMATED: "~", Status.ADAPTER: "A", Status.REFUSED: "-"}
@@ -81,8 +96,57 @@ def _overview() -> Iterator[str]:
 
 
 def _mark(method: Method, target: Target) -> str:
-    found = dict.fromkeys(MARKS[trainer_rule(setting, target).status] for setting in settings_of(method))
-    return " ".join(mark for mark in MARKS.values() if mark in found)
+    rules = {id(rule): rule for setting in settings_of(method) for rule in [trainer_rule(setting, target)]}
+    checked = {one for one, rule in rules.items() if _is_bold(rule, _checked(rule, target))}
+    marks = []
+    for status, mark in MARKS.items():
+        own = [one for one, rule in rules.items() if rule.status is status]
+        shown = sum(one in checked for one in own)
+        if own:
+            marks.append(f"**{mark}**" if shown == len(own) else f"*{mark}*" if shown else mark)
+    return " ".join(marks)
+
+
+def _is_bold(rule: Rule, checked: str) -> bool:
+    return checked.startswith("trained") or (checked == BUILT and rule.status is Status.APPROXIMATED)
+
+
+def _checked(rule: Rule, target: Target) -> str:
+    """What stands behind a rule."""
+    if rule.status not in (Status.EXPORTED, Status.APPROXIMATED):
+        return ""
+    if shown := _shown(target).get(id(rule)):
+        return shown
+    return "read" if rule.keys else "documented" if rule.outside else ""
+
+
+def _shown(target: Target) -> dict[int, str]:
+    """The rules of which tests train what they say, or see in what it differs."""
+    found: dict[int, str] = {}
+    for setting in cells.BUILT.get(target.name, ()):
+        found |= _rules(target, (setting,), None, BUILT)
+    if target.name == "hf":
+        for cell in cells.ON_A_GPU:
+            found |= _rules(target, cell.settings, None, IN_SOFTWARE)
+    for ranks in cells.ON_RANKS.values():
+        if ranks.trainer == target.name:
+            found |= _rules(target, ranks.settings, 1.0, "trained on two ranks", ranks.accumulation_steps)
+    for cell in cells.TRAINED.get(target.name, ()):
+        found |= _rules(target, cell.settings, cell.norm, "trained, differs" if cell.differs else "trained")
+    return found
+
+
+def _rules(
+    target: Target, settings: tuple[MethodSetting, ...], norm: float | None, how: str, steps: int = 2
+) -> dict[int, str]:
+    """The rules by which a policy is exported."""
+    names = frozenset(setting.name for setting in settings)
+    beneath = frozenset({"ddp"}) if "gradient_compression" in names else frozenset()
+    quantities = {"accumulation_steps": steps, "max_grad_norm": norm or 0.0, "device": "cpu"}
+    rules = [rule_for(setting, target, names | beneath, quantities) for setting in settings]
+    for of in QUANTITIES if how not in (BUILT, IN_SOFTWARE) else ():
+        rules += [rule for rule in target.rules if rule.of == of and rule.covers(quantities, names)][:1]
+    return {id(rule): how for rule in rules if rule.of != "gpu_count" or "ranks" in how}
 
 
 def trainer_rule(setting: MethodSetting, target: Target) -> Rule:
@@ -115,6 +179,10 @@ def _section(target: Target) -> Iterator[str]:
     yield f"## {target.name}"
     yield ""
     yield f"{target.title[0].upper()}{target.title[1:]}, checked with {target.library} {target.version}."
+    if versions := BY_HAND.get(target.name):
+        use = "read and train with it" if target.name in cells.TRAINED else "read with it (none trains)"
+        yield f"The tests of this project do not install it: those that {use} were run by hand on {WHEN}, on a CPU,"
+        yield f"with {versions}."
     yield ""
     if target.use:
         yield f"Train with: `{target.use}`."
@@ -127,17 +195,17 @@ def _section(target: Target) -> Iterator[str]:
     plain = ", ".join(f"`{key}: {shown_value(value)}`" for key, value in target.plain.items())
     yield f"Plain training: {plain}."
     yield ""
-    yield "| part of the policy | | keys | |"
-    yield "|---|---|---|---|"
+    yield "| part of the policy | | keys | | checked |"
+    yield "|---|---|---|---|---|"
     for name in QUANTITIES:
         for rule in target.rules:
             if rule.of == name:
-                yield _row(rule)
+                yield _row(rule, target)
     for method in CATALOGUE:
         own = [rule for rule in target.rules if rule.of == method.name]
         last = {id(trainer_rule(setting, target)): trainer_rule(setting, target) for setting in settings_of(method)}
         for rule in (*own, *(rule for rule in last.values() if all(rule is not one for one in own))):
-            yield _row(rule)
+            yield _row(rule, target)
     yield ""
     if target.older or target.rivals:
         gone = [f"`{key}` (now `{new}`)" for key, new in target.older.items()]
@@ -149,14 +217,15 @@ def _section(target: Target) -> Iterator[str]:
         yield ""
 
 
-def _row(rule: Rule) -> str:
+def _row(rule: Rule, target: Target) -> str:
     limits = ", ".join(f"{name}={'|'.join(map(str, values))}" for name, values in rule.where.items())
     what = f"{rule.of}({limits})" if limits else rule.of
     beside = f" beside {' or '.join(f'`{one}`' for one in rule.beside)}" if rule.beside else ""
     keys = ", ".join(f"`{key}: {shown_value(value)}`" for key, value in rule.keys.items())
     outside = f"`{rule.outside}`" if rule.outside else ""
-    cells = (f"`{what}`{beside}", MARKS[rule.status], ", ".join(filter(None, (keys, outside))), rule.text)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    said = ", ".join(filter(None, (keys, outside)))
+    row = (f"`{what}`{beside}", MARKS[rule.status], said, rule.text, _checked(rule, target))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
 
 
 def shown_value(value: Any) -> str:

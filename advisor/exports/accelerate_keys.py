@@ -19,6 +19,8 @@ _BF16_UNDER_FSDP = (
     "with FSDP, accelerate also gathers parameters and averages gradients in that format; momadvise averages in float32"
 )
 
+_LAUNCH = ("commands/launch.py", "commands/config/cluster.py")
+
 ACCELERATE = Target(
     name="accelerate",
     title="an accelerate configuration",
@@ -111,6 +113,11 @@ ACCELERATE = Target(
             ("BaseConfig", "ClusterConfig", "SageMakerConfig"),
         ),
     ),
+    nested={
+        "fsdp_config": (Schema("accelerate", _LAUNCH, prefix="fsdp_"),),
+        "dynamo_config": (Schema("accelerate", _LAUNCH, prefix="dynamo_"),),
+        "fp8_config": (Schema("accelerate", _LAUNCH, prefix="fp8_"),),
+    },
     of_unknown="accelerate launch refuses the file",
     use="accelerate launch --config_file {file} train.py",
     adapter='advisor.integrations.accelerate.prepare(model, "policy.yaml", accelerator=accelerator)',

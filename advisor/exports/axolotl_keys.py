@@ -40,8 +40,18 @@ AXOLOTL = Target(
     },
     rules=(
         exported("micro_batch", {"micro_batch_size": Given("micro_batch")}),
-        exported("accumulation_steps", {"gradient_accumulation_steps": Given("accumulation_steps")}),
+        exported(
+            "accumulation_steps",
+            {"gradient_accumulation_steps": Given("accumulation_steps")},
+            text="axolotl averages the losses of micro-batches, also where they have unequally many targets",
+        ),
         exported("gpu_count", outside="axolotl train FILE --launcher torchrun -- --nproc-per-node {gpu_count}"),
+        exported(
+            "max_grad_norm",
+            {"max_grad_norm": Given("max_grad_norm")},
+            text="where a file says nothing of it, the Trainer clips to 1.0: to go on so, give --max-grad-norm 1",
+            max_grad_norm=0.0,
+        ),
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
         approximated("precision", {"bf16": True}, _LOADED_SHORT, dtype="bf16"),
         approximated("precision", {"fp16": True}, _LOADED_SHORT, dtype="fp16"),
@@ -156,6 +166,7 @@ AXOLOTL = Target(
         "tensor_parallel_size": "it would divide the model",
     },
     schemas=(Schema("axolotl", ("utils/schemas/**/*.py", "integrations/**/args.py")),),
+    nested={"fsdp_config": (Schema("axolotl", ("utils/schemas/fsdp.py",), ("FSDPConfig",), prefix="fsdp_"),)},
     use="axolotl train {file}",
     notes=("sequence_len and sample_packing decide the memory too: measure with rows as long as these make them",),
 )

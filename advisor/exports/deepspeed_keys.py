@@ -111,6 +111,13 @@ DEEPSPEED = Target(
         "tensor_parallel": "it would divide the model",
     },
     schemas=(Schema("deepspeed", ("**/constants.py", "**/config.py", "**/*_config.py")),),
+    nested={
+        "zero_optimization": (Schema("deepspeed", ("runtime/zero/*config.py",)),),
+        "zero_optimization.offload_param": (Schema("deepspeed", ("runtime/zero/offload_config.py",)),),
+        "zero_optimization.offload_optimizer": (Schema("deepspeed", ("runtime/zero/offload_config.py",)),),
+        "bf16": (Schema("deepspeed", ("runtime/precision_config.py",)),),
+        "fp16": (Schema("deepspeed", ("runtime/precision_config.py",)),),
+    },
     use="deepspeed --num_gpus {gpu_count} train.py --deepspeed_config {file}",
     notes=('"auto" is filled from TrainingArguments; here every number stands in one place',),
 )

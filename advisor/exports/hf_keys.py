@@ -81,6 +81,12 @@ HF = Target(
             text="without a launcher the Trainer would use every visible GPU, with DataParallel",
             outside="torchrun --nproc-per-node {gpu_count}",
         ),
+        exported(
+            "max_grad_norm",
+            {"max_grad_norm": Given("max_grad_norm")},
+            text="where a file says nothing of it, the Trainer clips to 1.0: to go on so, give --max-grad-norm 1",
+            max_grad_norm=0.0,
+        ),
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
         exported("device", {"use_cpu": True}, device="cpu"),
         exported("device", {"use_cpu": False}),
@@ -147,6 +153,13 @@ HF = Target(
         Schema("transformers", ("training_args.py",), ("TrainingArguments",)),
         Schema("trl", ("**/*_config.py",)),
     ),
+    nested={
+        "fsdp_config": (
+            Schema("transformers", ("training_args.py",), prefix="fsdp_"),
+            Schema("accelerate", ("utils/dataclasses.py",), ("FullyShardedDataParallelPlugin",), prefix="fsdp_"),
+        ),
+        "accelerator_config": (Schema("transformers", ("trainer_pt_utils.py",), ("AcceleratorConfig",)),),
+    },
     of_unknown="HfArgumentParser refuses the file, unless another dataclass of your script has it",
     use="torchrun --nproc-per-node {gpu_count} train.py {file}",
     adapter='advisor.integrations.hf.attach(trainer, "policy.yaml")',

@@ -29,26 +29,36 @@ class Strange(NamedTuple):
 
 def other_keys(document: Mapping[str, Any], target: Target) -> Strange:
     """Look up the keys that no table has, in the sections of which the trainer has a list."""
-    found = []
-    for section in target.sections:
+    unknown, unchecked = [], []
+    strange = list(strange_keys(document, target))
+    for section in (*target.sections, *target.nested):
         above = f"{section}." if section else ""
         place = value_at(document, section) if section else document
-        if isinstance(place, Mapping):
-            found += [f"{above}{name}" for name in place]
-    strange = [key for key in strange_keys(document, target) if key in found]
-    known = installed_keys(target)
-    if not known:
-        return Strange(unchecked=tuple(strange))
-    return Strange(unknown=tuple(key for key in strange if key.rpartition(".")[2] not in known))
+        inside = {f"{above}{name}": str(name) for name in place} if isinstance(place, Mapping) else {}
+        keys = [key for key in strange if key in inside]
+        known = installed_keys(target, section) if keys else frozenset()
+        if known:
+            unknown += [key for key in keys if inside[key] not in known]
+        else:
+            unchecked += keys
+    return Strange(unknown=tuple(unknown), unchecked=tuple(unchecked))
 
 
-def installed_keys(target: Target) -> frozenset[str]:
-    """Names of the keys that the installed trainer has; empty if it is not installed, or has no list where it had."""
-    found = [frozenset(_names(schema)) for schema in target.schemas]
+def installed_keys(target: Target, section: str = "") -> frozenset[str]:
+    """Names of the keys that the installed trainer has in a section.
+
+    Empty if the trainer is not installed, or has no list where it had.
+    """
+    found = [frozenset(_names(schema)) for schema in target.nested.get(section, target.schemas)]
     return frozenset[str]().union(*found) if found and found[0] else frozenset()
 
 
 def _names(schema: Schema) -> Iterator[str]:
+    for name in _listed(schema):
+        yield from {name, name.removeprefix(schema.prefix), f"{schema.prefix}{name}"}
+
+
+def _listed(schema: Schema) -> Iterator[str]:
     for path in _files(schema):
         try:
             tree = ast.parse(path.read_bytes())
@@ -60,8 +70,10 @@ def _names(schema: Schema) -> Iterator[str]:
                     yield from _fields(node)
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield node.target.id
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                yield node.value
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                word = node.value.removeprefix("--")
+                if word.isidentifier():
+                    yield word
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:

@@ -49,6 +49,12 @@ LLAMAFACTORY = Target(
         exported("micro_batch", {"per_device_train_batch_size": Given("micro_batch")}),
         exported("accumulation_steps", {"gradient_accumulation_steps": Given("accumulation_steps")}),
         exported("gpu_count", outside="FORCE_TORCHRUN=1 NPROC_PER_NODE={gpu_count} in the environment"),
+        exported(
+            "max_grad_norm",
+            {"max_grad_norm": Given("max_grad_norm")},
+            text="where a file says nothing of it, the Trainer clips to 1.0: to go on so, give --max-grad-norm 1",
+            max_grad_norm=0.0,
+        ),
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
         approximated("precision", {"bf16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="bf16"),
         approximated("precision", {"fp16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
@@ -159,6 +165,13 @@ LLAMAFACTORY = Target(
             ("TrainingArguments", "Seq2SeqTrainingArguments"),
         ),
     ),
+    nested={
+        "fsdp_config": (
+            Schema("transformers", ("training_args.py",), prefix="fsdp_"),
+            Schema("accelerate", ("utils/dataclasses.py",), ("FullyShardedDataParallelPlugin",), prefix="fsdp_"),
+        ),
+        "accelerator_config": (Schema("transformers", ("trainer_pt_utils.py",), ("AcceleratorConfig",)),),
+    },
     of_unknown="LLaMA-Factory refuses the file",
     use="llamafactory-cli train {file}",
     notes=(

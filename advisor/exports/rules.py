@@ -79,12 +79,14 @@ class Schema(msgspec.Struct, frozen=True):
         package: The package, as it is imported.
         files: Patterns of its files.
         classes: Classes whose fields and parameters are the keys. Empty: keys are read in many places, so that every
-            field and every word in quotes counts as one, lest a valid key is called unknown.
+            field, option and word in quotes counts as one, lest a valid key is called unknown.
+        prefix: What a key may begin with, or leave out.
     """
 
     package: str
     files: tuple[str, ...]
     classes: tuple[str, ...] = ()
+    prefix: str = ""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         others: Valid keys that look like a misspelling of one in this table.
         schemas: Where all of its keys are listed; the first must be installed, others may have further keys.
         sections: Dotted keys of the mappings whose keys these are; the top is empty.
+        nested: Dotted key of a further mapping -> where all of its keys are listed; the first must be installed.
         of_unknown: What becomes of a key that it does not know.
         use: How to train with the file, with ``{file}`` and ``{gpu_count}``.
         adapter: The call that applies a whole policy in this trainer, in place of a file; empty if there is none.
@@ -124,6 +127,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     others: frozenset[str] = frozenset()
     schemas: tuple[Schema, ...] = ()
     sections: tuple[str, ...] = ("",)
+    nested: Mapping[str, tuple[Schema, ...]] = {}
     of_unknown: str = "does not read it"
     use: str = ""
     adapter: str = ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
 from advisor.errors import PolicyError, WorkloadError
 from advisor.integrations import support
@@ -51,7 +52,9 @@ def prepare(
             optimizer.zero_grad()
 
     ``accelerator.clip_grad_norm_``, ``save_state`` and ``load_state`` work as ever, ``sync_gradients`` says which
-    micro-batch is the last one of a step. Model and optimizer need not be given to ``accelerator.prepare``.
+    micro-batch is the last one of a step, after which gradients are clipped. With ``max_grad_norm`` among the options
+    they are clipped before each optimizer step; a loop that clips to the same norm does it in its place. Model and
+    optimizer need not be given to ``accelerator.prepare``.
 
     Args:
         model: A plain model; it is changed in place.
@@ -61,15 +64,29 @@ def prepare(
         options: Further options of :func:`advisor.apply_policy`: ``build_optimizer``, ``compute_loss`` and so on.
 
     Raises:
-        PolicyError: The policy is damaged or for another number of devices, the version is not known, or the
-            accelerator would do itself what the policy decides.
+        PolicyError: The policy is damaged or for another number of devices, the version is not known, the accelerator
+            would do itself what the policy decides, or an optimizer was given in place of how to build it.
         MethodRefusedError: A method cannot be used in such a loop, or with this model.
     """
+    if not isinstance(accelerator, Accelerator):
+        raise PolicyError(
+            f"prepare takes the accelerator of the loop, but got {type(accelerator).__name__}; pass "
+            "accelerator=Accelerator()"
+        )
+    if "optimizer" in options:
+        raise PolicyError(
+            "A policy decides the kind of optimizer, so that prepare takes how to build it, but it was given one as "
+            "optimizer. Pass build_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=...), and use "
+            "prepared.optimizer."
+        )
     require_version(support.ACCELERATE, untested=untested)
     found = policy_for(support.ACCELERATE, policy, processes=accelerator.num_processes)
     require_plain(support.ACCELERATE, own_settings(accelerator), "Accelerator")
     training = apply_policy(found, model, device=accelerator.device, **options)
-    accelerator.gradient_accumulation_steps = found.policy.accumulation_steps
+    before, steps = accelerator.gradient_accumulation_steps, found.policy.accumulation_steps
+    if before not in (1, steps):  # 1 is what it has unless it is told otherwise
+        training.notes.append(f"gradient_accumulation_steps of the accelerator was {before} and is {steps} now")
+    accelerator.gradient_accumulation_steps = steps
     return Prepared(training, found.policy, accelerator)
 
 

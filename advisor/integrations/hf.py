@@ -89,14 +89,14 @@ def attach(
     require_plain(kind, _own_settings(trainer), type(args).__name__)
     _require_plain_trainer(trainer)
     own_loss = trainer.compute_loss if _computes_loss(trainer) else None
-    clipped = args.max_grad_norm if max_grad_norm is None else max_grad_norm
+    clipped = (args.max_grad_norm if max_grad_norm is None else max_grad_norm) or 0.0
     training = apply_policy(
         found,
         trainer.model,
         device=args.device,
         compute_loss=None if own_loss is None else _mean_loss(own_loss),
         build_optimizer=build_optimizer or (lambda _: _own_optimizer(trainer)),
-        max_grad_norm=clipped or None,
+        max_grad_norm=clipped if clipped > 0 else None,  # As the Trainer reads it.
         **options,
     )
     training.max_grad_norm = None  # The trainer clips, through the training.

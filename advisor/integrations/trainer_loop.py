@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from advisor.errors import MethodRefusedError, PolicyError
 from advisor.integrations.trainer_optimizer import TrainerOptimizer
 from advisor.training.training import Training
 
@@ -34,6 +35,7 @@ class TrainerLoop:
         self, training: Training, accumulation_steps: int, stepping: Callable[[], bool] = lambda: True
     ) -> None:
         self.training = training
+        self._stepping = stepping
         self.optimizer = TrainerOptimizer(training, stepping)
         self._accumulation_steps = accumulation_steps
         self._instead: list[Any] = []  # of the step: what is computed in a micro-batch's place
@@ -72,11 +74,28 @@ class TrainerLoop:
         self.training.backward(loss)
 
     def clip_grad_norm(self, max_norm: float) -> torch.Tensor | None:
-        """Clip the gradients of the step; an infinite norm only measures them.
+        """Clip the gradients of the step, in place of the training; an infinite norm only measures them.
 
         Returns:
             The norm before; ``None`` if gradients are only to be measured, and are used up in the backward pass.
+
+        Raises:
+            MethodRefusedError: Micro-batches of the step follow.
+            PolicyError: The training clips to another norm.
         """
-        if self.training.steps_in_backward and math.isinf(max_norm):
+        measured_only = math.isinf(max_norm)
+        if self.training.steps_in_backward and measured_only:
             return None
+        if not self._stepping():
+            raise MethodRefusedError(
+                "gradients are clipped when those of a step are complete, but micro-batches of this step follow; clip "
+                "inside of `if accelerator.sync_gradients:`"
+            )
+        own = self.training.max_grad_norm
+        if own is not None and not measured_only and max_norm != own:
+            raise PolicyError(
+                f"Gradients must be clipped to one norm, but the policy was applied with max_grad_norm={own:g} and the "
+                f"loop clips to {max_norm:g}. Leave out max_grad_norm, or the call in the loop."
+            )
+        self.optimizer.clipped = not measured_only
         return self.training.clip_grad_norm(max_norm)

@@ -26,6 +26,7 @@ class TrainerOptimizer(torch.optim.Optimizer):
 
     Attributes:
         step_was_skipped: Whether the last step changed nothing, because a gradient overflowed.
+        clipped: Whether the loop has clipped the gradients of the step, so that the training does not do so again.
     """
 
     _is_accelerate_prepared = True  # accelerate takes it as it is
@@ -36,6 +37,7 @@ class TrainerOptimizer(torch.optim.Optimizer):
         self._stepping = stepping
         self._held: dict[str, Any] | None = None
         self.step_was_skipped = False
+        self.clipped = False
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -74,7 +76,13 @@ class TrainerOptimizer(torch.optim.Optimizer):
             return
         scaler = self._training.gradient_scaler
         before = 0.0 if scaler is None else scaler.get_scale()
-        self._training.optimizer_step()
+        own_norm = self._training.max_grad_norm
+        if self.clipped:
+            self._training.max_grad_norm = None
+        try:
+            self._training.optimizer_step()
+        finally:
+            self._training.max_grad_norm, self.clipped = own_norm, False
         self.step_was_skipped = scaler is not None and scaler.get_scale() < before
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -83,7 +83,8 @@ def apply_policy(
     Raises:
         OptionError: ``LOCAL_RANK`` is not a number.
         PolicyError: The file cannot be read or names an unknown method or value, the number of torch.distributed
-            processes differs from the policy's GPUs or exceeds the visible ones, or the model already has a policy.
+            processes differs from the policy's GPUs or exceeds the visible ones, the model already has a policy, or
+            ``build_optimizer`` is no function or ``max_grad_norm`` not above 0.
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
@@ -109,10 +110,10 @@ def apply_policy(
         model,
         device=_default_device() if device is None else device,
         compute_loss=compute_loss,
-        build_optimizer=build_optimizer,
+        build_optimizer=_checked_builder(build_optimizer),
         count_targets=count_targets,
         linear_head=linear_head,
-        max_grad_norm=max_grad_norm,
+        max_grad_norm=_checked_norm(max_grad_norm),
         blocks=blocks,
         micro_batch=policy.micro_batch,
         sample_dims=sample_dims,
@@ -131,6 +132,32 @@ def apply_policy(
     if not policy.methods:
         training.on_close(lambda: vars(model).pop(_MARK, None))  # plain training leaves nothing in the model
     return training
+
+
+def _checked_builder(builder: Any) -> Any:
+    """What builds the optimizer, which must not be one that was made already.
+
+    Raises:
+        PolicyError: It is one, or something else that cannot be called.
+    """
+    if builder is not None and not callable(builder):
+        raise PolicyError(
+            f"build_optimizer must be a function that makes an optimizer of parameters, but got a "
+            f"{type(builder).__name__}. Pass build_optimizer=lambda parameters: torch.optim.AdamW(parameters, "
+            "lr=...)."
+        )
+    return builder
+
+
+def _checked_norm(norm: float | None) -> float | None:
+    """What gradients are clipped to.
+
+    Raises:
+        PolicyError: A factor from it would turn gradients around, or drop them.
+    """
+    if norm is not None and not norm > 0:
+        raise PolicyError(f"max_grad_norm must be above 0, but got {norm}. Leave it out to clip no gradients.")
+    return norm
 
 
 def _default_device() -> str:

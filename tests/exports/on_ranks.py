@@ -6,7 +6,6 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,55 +16,14 @@ from advisor import apply_policy
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
-from advisor.methods.setting import MethodSetting, use
 from advisor.policy.file import PolicyFile
 from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
-from tests.exports.policies import file_of
+from tests.exports.cells import ON_RANKS, PER_STEP
 from tests.exports.two_steps import STEPS, adamw, loaded, module, quiet_trainer, samples, tiny
 
-__all__ = ["CASES", "in_every_trainer"]
+__all__ = ["in_every_trainer"]
 
 State = dict[str, torch.Tensor]
-PER_STEP = 8
-"""Samples of one optimizer step: two micro-batches of two on each of two ranks."""
-
-
-def _ddp(*, views: bool = False, static: bool = False) -> MethodSetting:
-    return use("ddp", bucket_views=views, static_graph=static)
-
-
-class Case(NamedTuple):
-    """A policy that is exported to a trainer.
-
-    Attributes:
-        trainer: Its name.
-        settings: The methods of the policy.
-        accumulation_steps: Micro-batches of a step.
-        same: Whether the export says all of it.
-    """
-
-    trainer: str
-    settings: tuple[MethodSetting, ...]
-    accumulation_steps: int = 2
-    same: bool = True
-
-    @property
-    def file(self) -> PolicyFile:
-        steps = self.accumulation_steps
-        return file_of(*self.settings, micro_batch=PER_STEP // (2 * steps), accumulation_steps=steps)
-
-
-CASES = {
-    "hf": Case("hf", (_ddp(),)),
-    "hf, static graph": Case("hf", (_ddp(static=True),), accumulation_steps=1),
-    "hf, static graph and accumulation": Case("hf", (_ddp(static=True),), same=False),
-    "hf, buckets as views": Case("hf", (_ddp(views=True),), same=False),
-    "accelerate": Case("accelerate", (_ddp(),)),
-    "lightning": Case("lightning", (_ddp(),)),
-    "lightning, static graph": Case("lightning", (_ddp(static=True),), accumulation_steps=1),
-    "lightning, static graph and accumulation": Case("lightning", (_ddp(static=True),), same=False),
-    "lightning, sent in fp16": Case("lightning", (use("gradient_compression", hook="fp16"),)),
-}
 
 
 def in_every_trainer() -> dict[str, tuple[State, State]]:
@@ -73,7 +31,7 @@ def in_every_trainer() -> dict[str, tuple[State, State]]:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "2"}  # as torchrun does
     trained = {"hf": _by_transformers, "accelerate": _by_accelerate, "lightning": _by_lightning}
     found = {}
-    for name, case in CASES.items():
+    for name, case in ON_RANKS.items():
         export = export_policy(case.file, get_target(case.trainer), max_grad_norm=1.0)
         model = trained[case.trainer](new_configuration(export), case.file.policy.micro_batch)
         theirs = {parameter: tensor.detach().clone() for parameter, tensor in model.named_parameters()}

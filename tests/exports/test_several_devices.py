@@ -10,6 +10,7 @@ from advisor.exports.rules import Status
 from advisor.exports.trainers import get_target
 from tests.distributed.ranks import Launcher
 from tests.exports import on_ranks
+from tests.exports.cells import ON_RANKS
 from tests.exports.two_steps import assert_moved_alike
 
 pytestmark = pytest.mark.slow
@@ -23,21 +24,21 @@ SENT_SHORT = 1e-2
 @pytest.fixture(scope="module")
 def found(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found:
     first, second = launcher.run(on_ranks.in_every_trainer, 2, tmp_path_factory.mktemp("two"))
-    for case in on_ranks.CASES:
+    for case in ON_RANKS:
         torch.testing.assert_close(first[case][0], second[case][0], rtol=0, atol=0)
     result: Found = first
     return result
 
 
-@pytest.mark.parametrize("case", on_ranks.CASES)
+@pytest.mark.parametrize("case", ON_RANKS)
 def test_two_ranks_of_the_trainer_reach_the_parameters_of_two_of_the_wrapper(case: str, found: Found) -> None:
     theirs, ours = found[case]
     assert_moved_alike(theirs, ours, SENT_SHORT if "sent" in case else 1e-4)
 
 
-@pytest.mark.parametrize("name", on_ranks.CASES)
+@pytest.mark.parametrize("name", ON_RANKS)
 def test_the_export_says_whether_it_is_the_same(name: str) -> None:
-    case = on_ranks.CASES[name]
+    case = ON_RANKS[name]
     lines = export_policy(case.file, get_target(case.trainer)).lines
     names = {setting.name for setting in case.settings}
     found = {line.status for line in lines if line.what.partition("(")[0] in names}

@@ -1,7 +1,8 @@
-"""Exports trained two steps by DeepSpeed and by LLaMA-Factory, beside the wrapper, where these are installed."""
+"""Exports trained two steps by DeepSpeed, LLaMA-Factory and axolotl, beside the wrapper, where these are installed."""
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,23 +15,20 @@ import yaml
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
-from advisor.methods.setting import MethodSetting, use
+from advisor.methods.setting import MethodSetting
 from tests.exports.arguments import ELSEWHERE, STEPS_OF_ITS_OWN
+from tests.exports.cells import TRAINED, Cell
 from tests.exports.policies import file_of
 from tests.exports.two_steps import (
     EPSILON,
     RATE,
+    STEPS,
     adamw,
-    assert_alike,
-    by_the_wrapper,
+    assert_trained_as_said,
     loaded,
     samples,
     tiny,
 )
-
-Settings = tuple[MethodSetting, ...]
-
-BF16 = use("precision", dtype="bf16")
 
 
 def text_of(trainer: str, *settings: MethodSetting, norm: float | None) -> str:
@@ -45,25 +43,16 @@ def engine() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in alone.items():
             patch.setenv(name, value)
+        # It would compile an operator for several processes on one host.
+        patch.setattr(importlib.import_module("deepspeed.comm.torch"), "build_shm_op", lambda: None)
         deepspeed.init_distributed("gloo")
         yield deepspeed
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(
-    ("settings", "norm", "tolerance"),
-    [
-        ((), None, 1e-4),
-        ((), 0.1, 1e-4),
-        ((use("fused_optimizer"),), 0.1, 1e-4),
-        ((BF16,), None, 2e-2),
-    ],
-    ids=str,
-)
-def test_deepspeed_reaches_the_wrappers_parameters(
-    settings: Settings, norm: float | None, tolerance: float, engine: Any
-) -> None:
-    content = json.loads(text_of("deepspeed", *settings, norm=norm))
+@pytest.mark.parametrize("cell", TRAINED["deepspeed"], ids=str)
+def test_deepspeed_reaches_the_wrappers_parameters(cell: Cell, engine: Any) -> None:
+    content = json.loads(text_of("deepspeed", *cell.settings, norm=cell.norm))
     model = tiny()
     if "optimizer" in content:
         content["optimizer"]["params"] |= {"lr": RATE, "eps": EPSILON, "weight_decay": 0.0}
@@ -74,7 +63,7 @@ def test_deepspeed_reaches_the_wrappers_parameters(
     for batch in loaded(samples(padded=False)):
         trained.backward(trained(**batch).loss)
         trained.step()
-    assert_alike(trained.module, by_the_wrapper(*settings, norm=norm, padded=False), tolerance)
+    assert_trained_as_said(trained.module, cell, padded=False)
 
 
 def words(folder: Path) -> None:
@@ -90,31 +79,19 @@ def words(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    ("settings", "norm", "tolerance"),
-    [
-        ((), None, 1e-4),
-        ((use("fused_optimizer"),), 0.1, 1e-4),
-        ((use("checkpoint", every=1),), None, 1e-4),
-        ((use("checkpoint", every=1), BF16), 0.1, 2e-2),
-    ],
-    ids=str,
-)
-def test_llamafactory_reaches_the_wrappers_parameters(
-    settings: Settings, norm: float | None, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def by_llamafactory(folder: Path, *settings: MethodSetting, norm: float | None = None) -> Any:
+    """LLaMA-Factory's own trainer after two steps."""
     parser = pytest.importorskip("llamafactory.hparams.parser")
     from llamafactory.model import load_model, load_tokenizer
     from llamafactory.train.sft.trainer import CustomSeq2SeqTrainer
     from transformers import default_data_collator
 
-    monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")
-    tiny().save_pretrained(tmp_path / "model")
-    words(tmp_path / "model")
+    tiny().save_pretrained(folder / "model")
+    words(folder / "model")
     content = yaml.safe_load(text_of("llamafactory", *settings, norm=norm))
-    others = {"model_name_or_path": str(tmp_path / "model"), "dataset": "a", "stage": "sft", "do_train": True}
+    others = {"model_name_or_path": str(folder / "model"), "dataset": "a", "stage": "sft", "do_train": True}
     others["disable_shuffling"] = True
-    others |= {**ELSEWHERE, **STEPS_OF_ITS_OWN, "output_dir": str(tmp_path / "out"), "infer_dtype": "float32"}
+    others |= {**ELSEWHERE, **STEPS_OF_ITS_OWN, "output_dir": str(folder / "out"), "infer_dtype": "float32"}
     model_args, _, training_args, finetuning_args, _ = parser.get_train_args({**content, **others})
     tokenizer = load_tokenizer(model_args)["tokenizer"]
     trainer = CustomSeq2SeqTrainer(
@@ -128,4 +105,57 @@ def test_llamafactory_reaches_the_wrappers_parameters(
         data_collator=default_data_collator,
     )
     trainer.train()
-    assert_alike(trainer.model, by_the_wrapper(*settings, norm=norm), tolerance)
+    return trainer
+
+
+@pytest.mark.parametrize("cell", TRAINED["llamafactory"], ids=str)
+def test_llamafactory_reaches_the_wrappers_parameters(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")
+    assert_trained_as_said(by_llamafactory(tmp_path, *cell.settings, norm=cell.norm).model, cell)
+
+
+@pytest.mark.parametrize("cell", TRAINED["axolotl"], ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_axolotl_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of samples with equally many targets: it averages the losses of micro-batches."""
+    for name in ("DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK"):
+        monkeypatch.setenv(name, "1")
+    training = pytest.importorskip("axolotl.train")
+    import datasets
+    from axolotl.cli.config import load_cfg
+    from axolotl.common.datasets import TrainDatasetMeta
+
+    # It would keep the state of accelerate, which other tests have forgotten.
+    monkeypatch.setattr("axolotl.utils.distributed.distributed_state", None)
+    tiny().save_pretrained(tmp_path / "model")
+    words(tmp_path / "model")
+    others: dict[str, Any] = {
+        "base_model": str(tmp_path / "model"),
+        "tokenizer_type": "PreTrainedTokenizerFast",
+        "special_tokens": {"pad_token": "<unk>"},
+        "datasets": [{"path": "a", "type": "completion"}],
+        "dataset_prepared_path": str(tmp_path / "prepared"),
+        "output_dir": str(tmp_path / "out"),
+        "sequence_len": 12,
+        "pad_to_sequence_len": False,
+        "curriculum_sampling": True,
+        "max_steps": STEPS,
+        "learning_rate": RATE,
+        "adam_epsilon": EPSILON,
+        "weight_decay": 0.0,
+        "lr_scheduler": "constant",
+        "save_strategy": "no",
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": False,
+        "dataloader_prefetch_factor": None,
+    }
+    content = yaml.safe_load(text_of("axolotl", *cell.settings, norm=cell.norm))
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(content | others))
+    rows = [{name: part.tolist() for name, part in row.items()} for row in samples(padded=False)]
+    rows = [row | {"attention_mask": [1] * len(row["input_ids"])} for row in rows]
+    data = TrainDatasetMeta(train_dataset=datasets.Dataset.from_list(rows), total_num_steps=STEPS)
+    trainer, *_ = training.setup_model_and_trainer(load_cfg(str(tmp_path / "settings.yaml")), data)
+    trainer.train()
+    assert_trained_as_said(trainer.accelerator.unwrap_model(trainer.model), cell, padded=False)

@@ -19,8 +19,11 @@ from advisor.exports.patching import misspelled
 from advisor.exports.rules import Status
 from advisor.methods.setting import MethodSetting, use
 from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
+from tests.exports.cells import BUILT, TRAINED, Cell
 from tests.exports.policies import every_setting, file_of
 from tests.exports.two_steps import assert_alike, by_the_wrapper, samples, tiny
+
+ADAM_8BIT, ADAM_4BIT, ADAFACTOR, BLOCKS_COMPILED = BUILT["hf"]
 
 
 def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) -> None:
@@ -60,28 +63,12 @@ def trained(text: str, folder: Path) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize(
-    ("settings", "norm", "tolerance"),
-    [
-        ((), None, 1e-4),
-        ((), 0.1, 1e-4),
-        ((use("fused_optimizer"),), None, 1e-4),
-        ((use("checkpoint", every=1),), None, 1e-4),
-        ((use("checkpoint", every=2),), 0.1, 1e-4),
-        ((use("precision", dtype="bf16"),), None, 2e-2),
-        ((use("adam_low_bit", state="8bit"),), None, 1e-3),
-        ((use("compile", scope="model"),), None, 1e-3),
-        ((use("checkpoint", every=2), use("fused_optimizer"), use("precision", dtype="bf16")), 0.1, 2e-2),
-    ],
-    ids=str,
-)
-def test_the_trainer_reaches_the_wrappers_parameters(
-    settings: tuple[MethodSetting, ...], norm: float | None, tolerance: float, tmp_path: Path
-) -> None:
-    export = export_policy(file_of(*settings, micro_batch=2), HF, max_grad_norm=norm)
+@pytest.mark.parametrize("cell", TRAINED["hf"], ids=str)
+def test_the_trainer_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path) -> None:
+    export = export_policy(file_of(*cell.settings, micro_batch=2), HF, max_grad_norm=cell.norm)
     assert export.complete
     theirs = trained(new_configuration(export), tmp_path).model
-    assert_alike(theirs, by_the_wrapper(*settings, norm=norm), tolerance)
+    assert_alike(theirs, by_the_wrapper(*cell.settings, norm=cell.norm), cell.tolerance)
 
 
 def the_optimizer(settings: MethodSetting, folder: Path) -> torch.optim.Optimizer:
@@ -98,9 +85,8 @@ def the_wrappers(settings: MethodSetting) -> torch.optim.Optimizer:
     return optimizer
 
 
-@pytest.mark.parametrize("state", ["8bit", "4bit"])
-def test_torchaos_optimizers_share_scales_as_the_table_says(state: str, tmp_path: Path) -> None:
-    setting = use("adam_low_bit", state=state)
+@pytest.mark.parametrize("setting", [use("adam_low_bit", state="8bit"), ADAM_4BIT], ids=str)
+def test_torchaos_optimizers_share_scales_as_the_table_says(setting: MethodSetting, tmp_path: Path) -> None:
     theirs, ours = the_optimizer(setting, tmp_path), the_wrappers(setting)
     assert type(theirs) is type(ours)
     (line,) = (line for line in export_policy(file_of(setting), HF).lines if line.what == setting.label)
@@ -109,7 +95,7 @@ def test_torchaos_optimizers_share_scales_as_the_table_says(state: str, tmp_path
 
 def test_the_trainer_keeps_the_8_bit_moments_of_embeddings_in_32_bits(tmp_path: Path) -> None:
     manager = pytest.importorskip("bitsandbytes").optim.GlobalOptimManager.get_instance()
-    setting = use("adam_8bit")
+    setting = ADAM_8BIT
     training = by_the_wrapper(setting)
     try:
         theirs = trained(new_configuration(export_policy(file_of(setting, micro_batch=2), HF)), tmp_path)
@@ -125,21 +111,23 @@ def test_the_trainer_keeps_the_8_bit_moments_of_embeddings_in_32_bits(tmp_path: 
 
 
 def test_the_trainers_adafactor_is_another_than_torchs(tmp_path: Path) -> None:
-    theirs, ours = the_optimizer(use("adafactor"), tmp_path), the_wrappers(use("adafactor"))
+    theirs, ours = the_optimizer(ADAFACTOR, tmp_path), the_wrappers(ADAFACTOR)
     assert type(ours) is torch.optim.Adafactor
     assert type(theirs) is not type(ours)
     assert not any(group["scale_parameter"] or group["relative_step"] for group in theirs.param_groups)
 
 
-@pytest.mark.parametrize("scope", ["blocks", "model"])
-def test_the_trainer_compiles_what_the_policy_says(scope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export = export_policy(file_of(use("compile", scope=scope)), HF)
+@pytest.mark.parametrize("setting", [BLOCKS_COMPILED, use("compile", scope="model")], ids=str)
+def test_the_trainer_compiles_what_the_policy_says(
+    setting: MethodSetting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = export_policy(file_of(setting), HF)
     (line,) = (line for line in export.lines if line.what.startswith("compile"))
     for variable in line.outside.split()[:1]:
         monkeypatch.setenv(*variable.split("="))
     plugin = Trainer(tiny(), arguments_of(new_configuration(export), tmp_path)).accelerator.state.dynamo_plugin
     assert plugin.backend == "INDUCTOR"
-    assert plugin.use_regional_compilation is (scope == "blocks")
+    assert plugin.use_regional_compilation is (setting == BLOCKS_COMPILED)
 
 
 def test_the_trainer_counts_the_first_label_of_models_whose_loss_it_does_not_know(tmp_path: Path) -> None:

@@ -173,4 +173,32 @@ def test_further_keys_of_a_package_beside_the_trainer_count_where_it_is_installe
     target = get_target("hf")
     more = Schema("advisor", ("exports/rules.py",), ("Schema",))
     extended = msgspec.structs.replace(target, schemas=(*target.schemas, more))
-    assert installed_keys(extended) - installed_keys(target) == {"package", "files", "classes"}
+    assert installed_keys(extended) - installed_keys(target) == {"package", "files", "classes", "prefix"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "unknown"),
+    [
+        (
+            "hf",
+            "fsdp_config:\n  version: 2\n  fsdp_cpu_ram_efficient_loading: true\n  shards: 2\n",
+            "fsdp_config.shards",
+        ),
+        ("hf", "accelerator_config:\n  split_batches: true\n  split: 1\n", "accelerator_config.split"),
+        ("accelerate", "fsdp_config:\n  fsdp_state_dict_type: a\n  fsdp_shards: 2\n", "fsdp_config.fsdp_shards"),
+        ("accelerate", "dynamo_config:\n  dynamo_mode: default\n  dynamo_depth: 2\n", "dynamo_config.dynamo_depth"),
+    ],
+)
+def test_keys_of_a_section_are_looked_up_in_the_list_of_that_section(
+    name: str, text: str, unknown: str, tmp_path: Path
+) -> None:
+    assert patched(f"seed: 1\n{text}" if name == "hf" else text, name, tmp_path).unknown == (unknown,)
+
+
+@pytest.mark.usefixtures("deepspeed")
+def test_sections_without_a_list_in_the_installed_version_are_not_checked(tmp_path: Path) -> None:
+    text = (
+        '{"steps_per_print": 1, "zero_optimization": {"stage": 1, "stages": 2}, "fp16": {"enabled": true, "loss": 0}}'
+    )
+    found = patched(text, "deepspeed", tmp_path)
+    assert (found.unknown, found.unchecked) == ((), ("fp16.loss",))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
@@ -12,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 from advisor import apply_policy
 from advisor.methods.setting import MethodSetting
 from advisor.training.training import Training
+from tests.exports.cells import Cell
 from tests.exports.policies import file_of
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "adamw",
     "assert_alike",
     "assert_moved_alike",
+    "assert_trained_as_said",
     "by_the_wrapper",
     "loaded",
     "module",
@@ -122,6 +126,14 @@ def assert_alike(theirs: torch.nn.Module, training: Training, tolerance: float) 
     ours = training.state_dict()["model"]
     training.close()
     assert_moved_alike(dict(theirs.named_parameters()), ours, tolerance)
+
+
+def assert_trained_as_said(theirs: torch.nn.Module, cell: Cell, *, padded: bool = True) -> None:
+    """The parameters are the wrapper's, or differ from them, as the cell says."""
+    training = by_the_wrapper(*cell.settings, norm=cell.norm, padded=padded)
+    differing = pytest.raises(AssertionError, match="weight") if cell.differs else contextlib.nullcontext()
+    with differing:
+        assert_alike(theirs, training, cell.tolerance)
 
 
 def assert_moved_alike(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Tensor], tolerance: float) -> None:

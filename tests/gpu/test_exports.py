@@ -12,14 +12,12 @@ import torch.distributed as dist
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.hf_keys import HF
-from advisor.methods.setting import MethodSetting, use
 from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
+from tests.exports.cells import FSDP, ON_A_GPU, Cell
 from tests.exports.policies import file_of
 from tests.exports.two_steps import assert_alike, by_the_wrapper, samples, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
-
-FSDP = use("fsdp", mixed_precision="none", offload=False, reshard=True)
 
 
 @pytest.fixture
@@ -33,20 +31,10 @@ def accelerate_forgets() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(
-    ("settings", "tolerance"),
-    [
-        ((), 1e-3),
-        ((use("precision", dtype="fp16"),), 2e-2),
-        ((use("precision", dtype="tf32"),), 1e-2),
-        ((FSDP,), 1e-3),
-        ((FSDP, use("checkpoint", every=1)), 1e-3),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("cell", ON_A_GPU, ids=str)
 @pytest.mark.usefixtures("values", "accelerate_forgets")
 def test_the_trainer_reaches_the_wrappers_parameters(
-    settings: tuple[MethodSetting, ...], tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import Trainer
 
@@ -54,7 +42,7 @@ def test_the_trainer_reaches_the_wrappers_parameters(
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in alone.items():
         monkeypatch.setenv(name, value)
-    text = new_configuration(export_policy(file_of(*settings, micro_batch=2), HF, max_grad_norm=1.0))
+    text = new_configuration(export_policy(file_of(*cell.settings, micro_batch=2), HF, max_grad_norm=1.0))
     arguments = arguments_of(text, tmp_path, **STEPS_OF_ITS_OWN, use_cpu=False)
     trainer = Trainer(tiny(), arguments, train_dataset=samples())  # type: ignore[arg-type]
     trainer.train()
@@ -63,6 +51,6 @@ def test_the_trainer_reaches_the_wrappers_parameters(
     state = trainer.accelerator.get_state_dict(trainer.model)
     whole = tiny()
     whole.load_state_dict(state)
-    kept = tuple(setting for setting in settings if setting != FSDP)
-    assert_alike(whole, by_the_wrapper(*kept, norm=1.0, device="cuda"), tolerance)
-    assert isinstance(next(model.parameters()), torch.distributed.tensor.DTensor) is (FSDP in settings)
+    kept = tuple(setting for setting in cell.settings if setting != FSDP)
+    assert_alike(whole, by_the_wrapper(*kept, norm=1.0, device="cuda"), cell.tolerance)
+    assert isinstance(next(model.parameters()), torch.distributed.tensor.DTensor) is (FSDP in cell.settings)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import transformers
@@ -134,6 +135,41 @@ def test_an_unknown_version_is_refused_until_it_is_asked_for(tmp_path: Path, mon
     hf.attach(trainer(tmp_path, layers=1), PLAIN, untested=True).close()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"accelerator": None}, r"got NoneType; pass accelerator=Accelerator\(\)"),
+        ({"optimizer": None}, r"Pass build_optimizer=lambda parameters.* and use prepared\.optimizer"),
+        ({"max_grad_norm": -1.0}, r"above 0, but got -1\.0\. Leave it out"),
+        ({"build_optimizer": 1e-3}, r"a function .* but got a float\. Pass build_optimizer=lambda parameters"),
+    ],
+    ids=str,
+)
+def test_what_prepare_cannot_use_is_refused_with_what_to_pass(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        accelerate.prepare(model(1), PLAIN, **({"accelerator": Accelerator(cpu=True)} | options))
+
+
+def test_a_model_with_adapters_of_its_own_gets_no_second_ones() -> None:
+    own = peft.inject_adapter_in_model(peft.LoraConfig(r=4, target_modules=["down_proj"]), model(1))
+    with pytest.raises(MethodRefusedError, match=r"has adapters already; leave the method out, or merge yours"):
+        accelerate.prepare(own, policy_of(use("lora", rank=8)), accelerator=Accelerator(cpu=True))
+
+
+@pytest.mark.parametrize("norm", [None, -1.0])
+def test_a_trainer_that_clips_nothing_is_left_so(norm: float | None, tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1, max_steps=1, max_grad_norm=norm)
+    hf.attach(own, PLAIN)
+    own.train()
+    assert own.state.global_step == 1
+
+
+def test_an_accumulation_of_the_accelerator_that_the_policy_replaces_is_noted() -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=8)
+    notes = accelerate.prepare(model(1), PLAIN, accelerator=accelerator).training.notes
+    assert "gradient_accumulation_steps of the accelerator was 8 and is 2 now" in notes
+
+
 def test_an_accelerator_with_mixed_precision_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"mixed_precision='bf16'.*set mixed_precision='no' in Accelerator"):
         accelerate.prepare(model(1), PLAIN, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
@@ -238,6 +274,37 @@ def test_an_accelerators_accumulation_that_is_changed_after_prepare_is_refused(
     small = {name: value[: PLAIN.micro_batch] for name, value in batch(0).items()}
     with pytest.raises(PolicyError, match=r"must stay 2, .* was set to 4 .*gradient_accumulation_steps = 2 again"):
         prepared.forward(small)
+
+
+def loss_of_one_micro_batch(**options: Any) -> tuple[Accelerator, accelerate.Prepared]:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), PLAIN, accelerator=accelerator, build_optimizer=adamw, **options)
+    accelerator.backward(prepared.forward({name: part[:2] for name, part in batch(0).items()}))
+    return accelerator, prepared
+
+
+def test_two_norms_to_clip_to_are_refused_and_one_that_is_said_twice_clips_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accelerator, prepared = loss_of_one_micro_batch(max_grad_norm=0.5)
+    parameters = prepared.model.parameters()
+    with pytest.raises(PolicyError, match=r"max_grad_norm=0\.5 and the loop clips to 1\. Leave out max_grad_norm"):
+        accelerator.clip_grad_norm_(parameters, 1.0)
+    clip, norms = prepared.training.clip_grad_norm, []
+    monkeypatch.setattr(prepared.training, "clip_grad_norm", lambda norm: norms.append(norm) or clip(norm))
+    accelerator.clip_grad_norm_(parameters, 0.5)
+    prepared.optimizer.step()
+    accelerator.backward(prepared.forward({name: part[:2] for name, part in batch(0).items()}))
+    accelerator.clip_grad_norm_(parameters, float("inf"))  # measured only
+    prepared.optimizer.step()
+    assert norms == [0.5, float("inf"), 0.5]
+
+
+def test_gradients_of_a_part_of_a_step_are_not_clipped() -> None:
+    accelerator, prepared = loss_of_one_micro_batch()
+    accelerator.gradient_state._set_sync_gradients(False)
+    with pytest.raises(MethodRefusedError, match=r"micro-batches of this step follow; clip inside of `if accelerator"):
+        accelerator.clip_grad_norm_(prepared.model.parameters(), 1.0)
 
 
 def test_clipping_by_value_and_new_groups_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""trl's SFTTrainer, where trl is installed: it is not among the libraries of the tests, for it brings 300 MB along."""
+"""trl's SFTTrainer trains by a policy as the wrapper does."""
 
 from __future__ import annotations
 

@@ -29,7 +29,14 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
     Their product is zero at first: the model computes the same as before. The global random state stays.
     """
     import peft
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
+    for name in names:
+        if isinstance(model.get_submodule(name.rpartition(".")[0]), BaseTunerLayer):
+            raise MethodRefusedError(
+                f"adapters are added to plain layers, but {name} is part of one that has adapters already; leave the "
+                "method out, or merge yours before (merge_and_unload)"
+            )
     # A pattern for whole names: in a list peft takes them as endings, which other layers may share.
     pattern = "|".join(map(re.escape, names))
     config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=pattern, bias="none")
