@@ -1,6 +1,7 @@
 """Predictions against torch's allocator on the device, for text; the aims are those of the whole table.
 
-Nine policies for each model of fewer blocks, on the device at both batches of the table, by profile at the larger one.
+Nine policies for each model of fewer blocks, on the device at both batches of the table (of long models at the larger
+one), by profile at the larger one.
 """
 
 from __future__ import annotations
