@@ -45,7 +45,7 @@ class SlowMachine(Machine):
 
 
 def trials(machine: Machine, facts: Any = STALLING, **options: Any) -> tuple[Trials, ComparingEvaluator]:
-    aim = msgspec.structs.replace(goal(), memory_limit_bytes=GIB)
+    aim = msgspec.structs.replace(goal(), memory_limit_bytes=64 * GIB)
     context = study(aim, seconds=240.0, usable_bytes=64 * GIB, space=SPACE_OF_THREADS, facts=facts, **options)
     made = Trials(context, machine)  # type: ignore[arg-type]
     return made, ComparingEvaluator(context, made)
@@ -110,6 +110,16 @@ def test_then_the_same_without_stalls_is_timed_and_everything_takes_turns_with_t
     assert machine.besides(TimeTrial)[-1] == steady.policy
     assert result.speedup is not None
     assert result.speedup.value == pytest.approx(150.0), "over the baseline"
+
+
+def test_plain_training_is_expected_to_stall_at_any_batch() -> None:
+    """Trap: its profiling runs do not, and it was expected to be as fast as the same training without stalls."""
+    machine = SlowMachine()
+    made, evaluator = trials(machine)
+    evaluator.baseline_is(evaluator.baseline())
+    found = evaluator.compare(PLAIN, Role.SEARCHED)
+    assert found.expected_rate is not None
+    assert found.expected_rate < 2.0
 
 
 def test_a_repetition_and_the_confirmation_take_turns_with_that_too(tmp_path: Any) -> None:

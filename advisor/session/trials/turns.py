@@ -80,7 +80,12 @@ class Turns:
         )
 
     def compared_with(self, combination: Combination) -> Combination:
-        """The combination its profiling runs alternated with; without one, the current pacesetter."""
+        """The combination its profiling runs alternated with; without one, the current pacesetter.
+
+        Plain training's alternate with nothing.
+        """
+        if combination == Combination():
+            return combination
         return self._compared_with.get(combination.label, self.pacesetter)
 
     def baseline_beside(self, policy: Policy, need_bytes: int) -> Policy | None:
