@@ -115,7 +115,7 @@ def test_then_the_same_without_stalls_is_timed_and_everything_takes_turns_with_t
 def test_plain_training_is_expected_to_stall_at_any_batch() -> None:
     """Trap: its profiling runs do not, and it was expected to be as fast as the same training without stalls."""
     machine = SlowMachine()
-    made, evaluator = trials(machine)
+    _, evaluator = trials(machine)
     evaluator.baseline_is(evaluator.baseline())
     found = evaluator.compare(PLAIN, Role.SEARCHED)
     assert found.expected_rate is not None
