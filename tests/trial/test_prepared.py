@@ -16,7 +16,7 @@ from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import SizeResult
-from advisor.trial.spec import ConfirmTrial, LookTrial, SizeTrial, TimeTrial, Trial, TrialSpec
+from advisor.trial.spec import ConfirmTrial, LookTrial, ProbeTrial, SizeTrial, TimeTrial, Trial, TrialSpec
 from advisor.trial.worker.prepared import wants_process_of_its_own
 from advisor.trial.worker.run_trial import run_trial
 from tests.trial.logged import Logged
@@ -140,6 +140,9 @@ def test_a_number_of_threads_that_the_user_sets_holds_in_trials(fresh: Preparing
 @pytest.mark.parametrize("added", [_THREADS, _PYTHON_THREAD, _CHILD], ids=["operators", "thread", "child"])
 def test_trials_of_what_cannot_be_forked_run_in_the_worker(runner: Runner, tmp_path: Path, added: str) -> None:
     workload = Logged(tmp_path / "workload", added)
+    probe = runner.run(workload.spec(kind=ProbeTrial))
+    (note,) = (note for note in probe.notes if "share a process" in note)
+    assert "make_batch" in note, "it says what would help"
     results = [runner.run(workload.spec(repeat=repeat, beside=Policy(micro_batch=4))) for repeat in range(2)]
     assert [result.outcome for result in results] == [Outcome.OK] * 2
     assert [result.speedup for result in results] == [None] * 2, "and nobody takes turns with them"

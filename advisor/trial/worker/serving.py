@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import torch
 
 from advisor.errors import OutputFolderError
@@ -16,7 +17,7 @@ from advisor.text.records import decode_record
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.guardian import adopt_orphans
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
-from advisor.trial.spec import ComparedTrial, TimeTrial, TrialSpec
+from advisor.trial.spec import ComparedTrial, ProbeTrial, TimeTrial, TrialSpec
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.partner_process import fork_partner
@@ -24,6 +25,12 @@ from advisor.trial.worker.prepared import Prepared, cuda_is_open, prepare, wants
 from advisor.trial.worker.run_trial import run_trial
 
 __all__ = ["print_into", "serve", "settings_kept"]
+
+_IN_ONE_PROCESS = (
+    "the model's code starts threads or processes when it is loaded or built, so that trials share a process and take "
+    "no turns: what one leaves behind may change the next one's time. If it started them in make_batch, each trial "
+    "would have a process of its own"
+)
 
 
 def serve(requests: int, answers: int) -> None:
@@ -128,6 +135,8 @@ class _Worker:
 
         try:
             result, leftover = run_trial(request.spec, tell, prepared=prepared, partner=partner)
+            if prepared is None and isinstance(request.spec, ProbeTrial) and wants_process_of_its_own(request.spec):
+                result = msgspec.structs.replace(result, notes=(*result.notes, _IN_ONE_PROCESS))
             TrialFolder(Path(request.folder)).write_result(result)
         except OutputFolderError as error:
             self._tell(Unwritten(reason=str(error)))
