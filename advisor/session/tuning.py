@@ -116,6 +116,8 @@ class Tuning:
             libraries = libraries_of(space, request.baseline)
             facts, probed = probe(request, hardware, usable, libraries, degrees, budget=budget, runner=runner)
             keep_identity(self.folder, probed, request.source)
+            for note in probed.notes:
+                self._say(note)
             space, goal = fit_to_own_settings(request, space, self.goal, facts, hardware, self._say)
             goal, resolved = fit_to_workload(request, space, goal, facts, hardware, self._say)
             context = StudyContext(
