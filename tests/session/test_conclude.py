@@ -27,7 +27,7 @@ from advisor.session.answer.remeasure import times_measured
 from advisor.session.trials.turns import Turns
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.result import ConfirmResult, TimeResult
+from advisor.trial.result import ConfirmResult, Pace, TimeResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement, on
 from tests.decide.test_guard import error, found
@@ -63,7 +63,7 @@ class FakeTrials:
         self.baselines = 0
         self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
         text = Path(wrapper_path).read_text()
         assert all(
             f"{name}={value!r}" in text for setting in policy.methods for name, value in setting.parameters.items()
@@ -377,7 +377,7 @@ class Confirming(FakeTrials):
         self.baseline = baseline
         self.repeats: list[int] = []
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
         self.repeats.append(repeat)
         return ConfirmResult(key="confirm", outcome=Outcome.OK, measurement=measurement(self.next_rates.pop(0)))
 
@@ -548,3 +548,39 @@ def test_beside_other_processes_a_promise_is_what_is_left_when_they_slow_the_bas
     said = "with intraop_threads(count=1) gets around that, and over it the speedup is" in " ".join(found.why)
     assert said == (outcome is Outcome.OK and bool(compared))
     assert ("at least" in found.why[0]) == (1 < low < 2)
+
+
+class BesideSteady(BesideOthers):
+    """Confirms 1.4 times in turn with the baseline on one thread, and 300 times with the baseline itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns.around = (THREADS,)
+        self.turns.steady = msgspec.structs.replace(ON_ONE, speedup=Speedup(value=40.0, low=20.0, high=80.0, rounds=1))
+
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
+        found = super().confirm(policy, wrapper_path, repeat=repeat)
+        if not around_stalls:
+            return found
+        over_steady = Speedup(value=1.4, low=1.36, high=1.44, rounds=8)
+        pace = Pace(policy=ON_ONE.policy, samples_per_second=100.0)
+        return msgspec.structs.replace(found, speedup=over_steady, paces=(pace,))
+
+
+@pytest.mark.parametrize(
+    ("load", "value", "low"),
+    [(BUSY, 56.0, promised(Speedup(value=1.4, low=1.36, high=1.44, rounds=8), ()).low), (Load(0.0, 2), 300.0, 100.0)],
+    ids=["busy", "idle again"],
+)
+def test_what_took_turns_with_a_steady_baseline_is_promised_over_both(
+    load: Load, value: float, low: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the machine is idle, the baseline itself is what counts: it has more threads then."""
+    monkeypatch.setattr("advisor.session.answer.wrapper_runs.other_load", lambda *_, **__: load)
+    trials = BesideSteady()
+    found = conclude(tmp_path, [BASELINE, ON_FEWER_THREADS], trials)
+    promise = found.confirmation.promise
+    assert promise.value == pytest.approx(value)
+    assert promise.low == pytest.approx(low) if value == 56.0 else promise.low > low
+    assert trials.timed == [], "what is left without stalls is known already"
+    assert bool(found.confirmation.around_stalls) == (value == 56.0)

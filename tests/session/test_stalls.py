@@ -136,6 +136,20 @@ def test_a_repetition_and_the_confirmation_take_turns_with_that_too(tmp_path: An
     assert confirmed.speedup == Speedup(value=1.5, low=1.4, high=1.6, rounds=4), "over that one, not over the baseline"
 
 
+def test_once_the_machine_is_idle_a_confirmation_takes_turns_with_the_baseline_itself(tmp_path: Any) -> None:
+    """Trap: with --wait-idle the promise would be over a baseline on fewer threads than it has then."""
+    machine = SlowMachine()
+    made, evaluator = trials(machine)
+    first = evaluator.baseline()
+    assert first is not None
+    evaluator.baseline_is(first)
+    made.size(BF16, None)
+    (tmp_path / "wrapper.py").write_text("")
+    policy = Policy(methods=BF16.settings, micro_batch=4)
+    made.confirm(policy, str(tmp_path / "wrapper.py"), repeat=0, around_stalls=False)
+    assert machine.besides(ConfirmTrial) == [first.policy]
+
+
 def test_on_a_quiet_machine_the_baseline_is_what_takes_turns() -> None:
     machine = Machine()
     made, found = begun(machine, QUIET)

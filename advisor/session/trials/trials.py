@@ -245,14 +245,19 @@ class Trials:
         """What the probe has settled already, of the model that it saw."""
         return {} if self._model_size else settled_by_probe(combination, self._context.facts)
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int) -> ConfirmResult:
+    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
         """Run an emitted wrapper in a fresh process.
 
-        Its speedup is over the baseline, or over the steady one where that took turns with it.
+        Args:
+            policy: The wrapper's.
+            wrapper_path: Its file.
+            repeat: Distinguishes repetitions.
+            around_stalls: Whether it may take turns with the steady baseline, over which its speedup is then. Once
+                nothing slows the baseline down, that one would be too slow.
         """
         model = self.model_of(Combination.of(policy))
         need = self._need_bytes(policy)
-        steady = self.turns.steady_beside(policy, need)
+        steady = self.turns.steady_beside(policy, need) if around_stalls else None
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._runs.run(
             self._runs.spec(
