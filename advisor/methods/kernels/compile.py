@@ -75,7 +75,7 @@ class Compile(Compiling):
             "blocks: each repeated block, compiled once for all that are alike; model: the whole model",
         ),
     )
-    citation = "Ansel et al. 2024, PyTorch 2; https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/torch.compiler.html"
+    citation = "Ansel et al. 2024, PyTorch 2; https://docs.pytorch.org/docs/2.8/torch.compiler.html"
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Set the modules up to be compiled when they are first called."""

@@ -230,7 +230,7 @@ class Proposer:
         if self._study.sampler is not self._model:
             return
         values = [value] if isinstance(value, int | float) else list(value)
-        assert len(values) == len(self._maximize), f"{len(self._maximize)} scores, one for each objective, got {value}"
+        assert len(values) == len(self._maximize), f"one score for each of {len(self._maximize)}, got {value}"
         assert all(map(math.isfinite, values)), f"finite scores, got {value}"
         assert self._tried.is_valid(combination), f"a combination of the space, got {combination.label}"
         remarks: dict[str, object] = {**(attributes or {}), NOISE: noise, LEARNED: True}
