@@ -14,15 +14,13 @@ import math
 import msgspec
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
 from advisor.decide.next_pair import next_pair
-from advisor.goal import GoalKind
 from advisor.measure.measurement import Measurement
 from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposer
 from advisor.session.context import StudyContext
-from advisor.session.trials.pairs import Pair, Pairs
+from advisor.session.trials.pairs import Pair, Pairs, best_of_each, compares_pairs
 from advisor.session.trials.trials import Trials
 
 __all__ = ["compare_leaders"]
@@ -40,8 +38,6 @@ _SURE = 1.96
 def compare_leaders(context: StudyContext, trials: Trials, proposer: Proposer) -> dict[str, Standing]:
     """Compare the leaders, and give each the speed that follows.
 
-    On one device every leader alternated with the one before it already.
-
     Args:
         context: The study; the leaders' measurements are replaced in its ledger.
         trials: Runs the comparisons.
@@ -51,9 +47,7 @@ def compare_leaders(context: StudyContext, trials: Trials, proposer: Proposer) -
         Label of each leader -> the estimate after its comparisons, with the standard deviation of its difference to the
         first; empty if none was made.
     """
-    goal, space = context.goal, context.space
-    alone = context.request.storage is None  # other workers do not see comparisons made here
-    if goal.kind is not GoalKind.FASTER or trials.turns.wanted or len(space.batch_fractions) > 1 or not alone:
+    if not compares_pairs(context, trials):
         return {}
     leaders = _leaders(context, proposer)
     if len(leaders) < 2:
@@ -115,12 +109,7 @@ class _Leaders:
 
 def _leaders(context: StudyContext, proposer: Proposer) -> list[Candidate]:
     """The best candidate of each combination that may win, best estimate first."""
-    best: dict[str, Candidate] = {}
-    for one in context.ledger.candidates:
-        if is_measured(one) and not is_outpaced(one) and why_not_eligible(one, context.goal) is None:
-            label = Combination.of(one.policy).label
-            if label not in best or one.samples_per_second > best[label].samples_per_second:
-                best[label] = one
+    best = best_of_each(context)
     standings = {label: one for label, one in proposer.standings().items() if label in best}
     return [best[label] for label in sorted(standings, key=lambda label: standings[label].mean)[:_CONTENDERS]]
 

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
-from advisor.goal import GoalKind
 from advisor.search.propose.proposal import InTurn
 from advisor.search.sizing.batching import Batch
 from advisor.search.sizing.memory_model import MemoryModel
@@ -22,11 +20,11 @@ from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposer
 from advisor.session.context import StudyContext
 from advisor.session.trials.candidates import CandidateMaker
-from advisor.session.trials.pairs import Pairs
+from advisor.session.trials.pairs import Pairs, best_of_each
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count
 
-__all__ = ["Neighbours", "compares_neighbours"]
+__all__ = ["Neighbours"]
 
 _FROM = 6
 """Trials before the first comparison: until then recipes lead."""
@@ -42,13 +40,6 @@ _WORTH_IT = 0.5
 
 _FEWEST_TIMED = 2
 """Comparisons before that is judged: the first one may compile kernels."""
-
-
-def compares_neighbours(context: StudyContext, trials: Trials) -> bool:
-    """Whether a study does: for speed, on several devices, at one batch each, for itself alone."""
-    space, request = context.space, context.request
-    fixed = len(space.batch_fractions) == 1 and request.storage is None
-    return context.goal.kind is GoalKind.FASTER and not trials.turns.wanted and fixed
 
 
 class Neighbours:
@@ -91,10 +82,10 @@ class Neighbours:
         if measured < _FROM:
             return
         standings = self._proposer.standings()
-        leaders = [one for one in self._able() if Combination.of(one.policy).label in standings]
-        if not leaders:
+        best = {label: one for label, one in best_of_each(self._context).items() if label in standings}
+        if not best:
             return
-        leader = min(leaders, key=lambda one: standings[Combination.of(one.policy).label].mean)
+        leader = best[min(best, key=lambda label: standings[label].mean)]
         combination = Combination.of(leader.policy)
         rate = standings[combination.label].score
         known = self._known = self._proposer.compared if self._known is None else self._known
@@ -116,16 +107,6 @@ class Neighbours:
             return others
         each = [standing.of(number) for number in range(len(others))]
         return [others[number] for number in sorted(range(len(others)), key=lambda n: each[n].mean - each[n].deviation)]
-
-    def _able(self) -> list[Candidate]:
-        """The best candidate of each combination that may win."""
-        best: dict[str, Candidate] = {}
-        for one in self._context.ledger.candidates:
-            if is_measured(one) and not is_outpaced(one) and why_not_eligible(one, self._context.goal) is None:
-                label = Combination.of(one.policy).label
-                if label not in best or one.samples_per_second > best[label].samples_per_second:
-                    best[label] = one
-        return list(best.values())
 
     @property
     def _has_time(self) -> bool:

@@ -49,7 +49,7 @@ class SearchLoop:
     """One search.
 
     Attributes:
-        after_trial: If set, called with the number of measured trials after each one.
+        after_trial: If set, called with the number of measured trials after each one but the last.
     """
 
     after_trial: Callable[[int], None] | None = None
@@ -149,7 +149,7 @@ class SearchLoop:
                 self._budget.durations.short_seconds.append(seconds)  # plain training was sized before
             found, _ = self._recorded(evaluation)
             self._tell(proposal, evaluation, found)
-            if self.after_trial is not None:
+            if self.after_trial is not None and self.measured < self._trial_budget + self._ledger.tried_again:
                 self.after_trial(self.measured)
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
             if self._comparing is not None and timed_out:

@@ -25,7 +25,7 @@ from advisor.session.answer.confirm import confirm
 from advisor.session.answer.emit import digests, emit
 from advisor.session.climb import SizeSearch
 from advisor.session.compare_leaders import compare_leaders
-from advisor.session.compare_neighbours import Neighbours, compares_neighbours
+from advisor.session.compare_neighbours import Neighbours
 from advisor.session.context import StudyContext
 from advisor.session.ledger import Ledger
 from advisor.session.loop import SearchLoop
@@ -38,6 +38,7 @@ from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.durations import recall_timings
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
+from advisor.session.trials.pairs import compares_pairs
 from advisor.session.trials.probe import count_parameters, probe
 from advisor.session.trials.sized_trials import SizedTrials
 from advisor.session.trials.trials import Trials
@@ -199,7 +200,7 @@ class Tuning:
         with contextlib.closing(self._proposer(context, context.space)) as proposer:
             compared: dict[str, Standing] = {}
             loop, neighbours = SearchLoop(context, proposer, evaluator, guard), Neighbours(context, trials, proposer)
-            if compares_neighbours(context, trials):
+            if compares_pairs(context, trials):
                 loop.after_trial = neighbours.compare
             try:
                 reason = loop.run()

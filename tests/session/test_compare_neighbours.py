@@ -20,8 +20,9 @@ from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Axis, Combination
-from advisor.session.compare_neighbours import Neighbours, compares_neighbours
+from advisor.session.compare_neighbours import Neighbours
 from advisor.session.context import StudyContext
+from advisor.session.trials.pairs import compares_pairs
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PairResult
 from tests.decide.examples import goal, measured
@@ -208,4 +209,4 @@ def test_it_is_for_speed_on_several_devices(change: dict[str, Any], compares: bo
     machine = Machine(Clock())
     machine.turns.wanted = change.get("wanted", False)
     context: StudyContext = study(aim, space=space)
-    assert compares_neighbours(context, machine) is compares  # type: ignore[arg-type]
+    assert compares_pairs(context, machine) is compares  # type: ignore[arg-type]

@@ -22,9 +22,9 @@ from advisor.search.space.space import Axis, ResolvedRecipe, ResolvedSpace, pair
 from advisor.search.space.space_file import Recipe, SearchSpace
 from advisor.workload.facts import Facts
 
-__all__ = ["build_space"]
+__all__ = ["GAINS_BELOW", "build_space"]
 
-_GAINS_BELOW = 0.8
+GAINS_BELOW = 0.8
 """Time with a setting over that without, in operators alone, above which it is no part of a recipe: a training may gain
 all the same, which the search finds out."""
 
@@ -166,7 +166,7 @@ def _slower(method: Method, settings: Sequence[MethodSetting], facts: Facts) -> 
     measured = {label: ratio for label, ratio in ratios.items() if ratio is not None}
     fastest = min(measured, key=lambda label: measured[label], default="")
     for label, ratio in measured.items():
-        if ratio > _GAINS_BELOW:
+        if ratio > GAINS_BELOW:
             found[label] = f"operators of the probe took {ratio:.2f} times as long with it"
         elif label != fastest:
             found[label] = f"operators of the probe were faster with {fastest}"

@@ -7,7 +7,10 @@ import math
 
 import msgspec
 
+from advisor.decide.candidate import Candidate
+from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
 from advisor.decide.noise import SMALLEST_NOISE
+from advisor.goal import GoalKind
 from advisor.methods.catalogue import get_method
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
@@ -16,10 +19,33 @@ from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 
-__all__ = ["Pair", "Pairs"]
+__all__ = ["Pair", "Pairs", "best_of_each", "compares_pairs"]
 
 _SHARES = tuple(share / 20 for share in range(20, 7, -1))
 """Shares of their own batches at which two policies may be compared; with less room another measurement says more."""
+
+
+def compares_pairs(context: StudyContext, trials: Trials) -> bool:
+    """Whether a study does: for speed, on several devices, at one batch each, for itself alone.
+
+    On one device every leader alternated with the one before it already; other workers of a shared study do not see
+    comparisons made here.
+    """
+    space, alone = context.space, context.request.storage is None
+    return (
+        context.goal.kind is GoalKind.FASTER and not trials.turns.wanted and len(space.batch_fractions) == 1 and alone
+    )
+
+
+def best_of_each(context: StudyContext) -> dict[str, Candidate]:
+    """Label of each combination that may win -> its best candidate."""
+    best: dict[str, Candidate] = {}
+    for one in context.ledger.candidates:
+        if is_measured(one) and not is_outpaced(one) and why_not_eligible(one, context.goal) is None:
+            label = Combination.of(one.policy).label
+            if label not in best or one.samples_per_second > best[label].samples_per_second:
+                best[label] = one
+    return best
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,11 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
 from advisor.methods.setting import MethodSetting
+from advisor.search.space.build_space import GAINS_BELOW
 from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.workload.facts import Facts
 
 __all__ = ["around_stalls", "settings_around_stalls", "speedup_between"]
-
-_CLEARLY = 0.8
-"""Time of the probe's operators with a setting over that without, below which others are what slows them down."""
 
 
 def settings_around_stalls(space: ResolvedSpace, facts: Facts) -> tuple[MethodSetting, ...]:
@@ -30,7 +28,7 @@ def settings_around_stalls(space: ResolvedSpace, facts: Facts) -> tuple[MethodSe
             continue
         ratios = [method.measured_time_ratio(setting.parameters, facts) or 1.0 for setting in axis.settings]
         least = min(ratios)
-        if least < _CLEARLY:
+        if least < GAINS_BELOW:
             found.append(axis.settings[ratios.index(least)])
     return tuple(found)
 

@@ -77,7 +77,8 @@ class Trials:
             and context.request.storage is None,
             usable_bytes=context.usable_bytes,
             second_context_bytes=CUDA_CONTEXT_BYTES if context.hardware.kind is DeviceKind.CUDA else 0,
-            around=settings_around_stalls(context.space, context.facts),
+            # Settings of the user's own decide their threads themselves.
+            around=() if context.request.baseline else settings_around_stalls(context.space, context.facts),
         )
 
     @property
