@@ -10,15 +10,17 @@ import pytest
 from advisor.decide.candidate import Role
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
+from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
 from advisor.search.space.space import Axis, Combination
+from advisor.session.request import TuneRequest
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.stalls import around_stalls, settings_around_stalls, speedup_between
 from advisor.session.trials.trials import Trials
 from advisor.trial.spec import ConfirmTrial, SizeTrial, TimeTrial, TrialSpec
 from tests.decide.examples import goal, measured, measurement
 from tests.methods.test_intraop_threads import with_rates
-from tests.session.contexts import SPACE, study
+from tests.session.contexts import SOURCE, SPACE, study
 from tests.session.test_turns import BF16, GIB, Machine
 
 PLAIN = Combination()
@@ -168,7 +170,9 @@ def test_so_it_is_where_fewer_threads_are_no_faster_after_all() -> None:
 
 
 def test_settings_of_the_users_own_are_what_takes_turns() -> None:
-    made, evaluator = trials(SlowMachine())
     own = measured(1.0, use("fused_optimizer"), role=Role.BASELINE)
+    request = TuneRequest(source=SOURCE, baseline=Baseline(policy=own.policy, origin="own.yaml"))
+    made, evaluator = trials(SlowMachine(), request=request)
     evaluator.baseline_is(own)
+    assert made.turns.around == ()
     assert made.turns.steady is None

@@ -104,7 +104,7 @@ class ComparingEvaluator(Evaluator):
         assert self._turns.baseline is None, "it takes turns with nothing"
         assert baseline.measurement is not None, "it was measured"
         combination = around_stalls(Combination(), self._turns.around)
-        if baseline.policy.methods or combination == Combination():
+        if combination == Combination():
             return None
         model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
         if model is None or sizing is None:
