@@ -114,6 +114,12 @@ class TimeBudget:
         return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
 
     @property
+    def may_set_up(self) -> bool:
+        """Whether a method may take its limit for its set-up, and a leader can be timed and confirmed all the same."""
+        end = self.expected_comparison_seconds + self.confirmation_seconds + self.durations.timing_seconds
+        return self._fits(self.limits.set_up_limit_seconds, end)
+
+    @property
     def may_time_leader(self) -> bool:
         """Whether a leader can be timed before one comparison with the reference run and the confirmation."""
         return self._fits(self.durations.timing_seconds, self.expected_comparison_seconds + self.confirmation_seconds)

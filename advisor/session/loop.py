@@ -23,6 +23,7 @@ from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
 from advisor.goal import GoalKind
 from advisor.methods.catalogue import get_method
+from advisor.methods.compose import starts_slowly
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Attribute, Proposal, Proposer
 from advisor.session.budget import TIMED_LEADERS
@@ -46,13 +47,10 @@ _NOISE_OF_PROFILING_RUNS = 0.1
 
 
 class SearchLoop:
-    """One search.
-
-    Attributes:
-        after_trial: If set, called with the number of measured trials after each one but the last.
-    """
+    """One search."""
 
     after_trial: Callable[[int], None] | None = None
+    """Called with the number of measured trials after each one but the last."""
 
     def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
         self._proposer = proposer
@@ -132,12 +130,13 @@ class SearchLoop:
             reason = self._stopping.reason()
             if reason is not None and (self._comparing is None or self._combinations >= _FEWEST_COMPARED):
                 return reason + self._but_for_set_ups
-            begin = self._budget.elapsed_seconds
-            self._number = self._ledger.next_number
             proposal = self._proposer.ask()
             if proposal is None:
                 return f"every policy of the search space was tried{self._but_for_set_ups}"
             try:
+                if self._comparing and starts_slowly(proposal.combination.settings) and not self._budget.may_set_up:
+                    self._time_leaders(self._comparing)  # the set-up may take the time that was kept for them
+                begin, self._number = self._budget.elapsed_seconds, self._ledger.next_number
                 evaluation = self._evaluated(proposal)
             except BaseException:
                 self._proposer.abandon(proposal)

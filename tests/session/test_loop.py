@@ -14,6 +14,7 @@ from advisor.methods.setting import use
 from advisor.search.propose.proposal import GainLeft
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal
+from advisor.session.budget import TimeBudget
 from advisor.session.loop import SearchLoop
 from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
@@ -323,6 +324,28 @@ def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() ->
     search.loop.run()
     assert [one.policy.methods for one in fake.timed] == [(CHECKPOINT,)]
     assert told == [1]
+
+
+@pytest.mark.parametrize(("seconds", "timed_before"), [(1000.0, 2), (150.0, 1)], ids=["enough time", "little time"])
+def test_a_set_up_does_not_take_the_time_that_was_kept_for_a_leader(seconds: float, timed_before: int) -> None:
+    """The trap: compiling took the last 24 s, and what was 12 % ahead in turn was never timed."""
+    likely = compared(300, CHECKPOINT, micro_batch=8, error=0.05)
+    search = Search([likely, compared(200, use("compile"))], FakeGuard(), earlier=[measured(290, role=Role.BASELINE)])
+    search.loop._budget = TimeBudget(seconds, clock=lambda: 0.0)
+    search.loop._budget.durations.timing_seconds = 60.0
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = search.loop._comparing = fake
+    told: list[int] = []
+    time_leader = fake.time_leader
+
+    def timed(leader: Candidate, *, best: float | None) -> Evaluation:
+        told.append(len(search.proposer.told))
+        return time_leader(leader, best=best)
+
+    fake.time_leader = timed  # type: ignore[method-assign]
+    search.loop.run()
+    assert [one.policy.methods for one in fake.timed] == [(CHECKPOINT,)]
+    assert told == [timed_before]
 
 
 def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
