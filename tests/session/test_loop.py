@@ -24,6 +24,7 @@ from tests.decide.test_guard import found
 from tests.decide.test_leader import compared
 from tests.session.contexts import study
 from tests.session.ledgers import InMemory
+from tests.session.test_budget import Clock
 
 BF16, CHECKPOINT, ADAM = use("precision", dtype="bf16"), use("checkpoint", every=1), use("adam_8bit")
 
@@ -326,13 +327,16 @@ def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() ->
     assert told == [1]
 
 
-@pytest.mark.parametrize(("seconds", "timed_before"), [(1000.0, 2), (150.0, 1)], ids=["enough time", "little time"])
-def test_a_set_up_does_not_take_the_time_that_was_kept_for_a_leader(seconds: float, timed_before: int) -> None:
+@pytest.mark.parametrize(("left", "timed_after"), [(900.0, 2), (150.0, 1)], ids=["enough time", "little time"])
+def test_a_set_up_does_not_take_the_time_that_was_kept_for_a_leader(left: float, timed_after: int) -> None:
     """The trap: compiling took the last 24 s, and what was 12 % ahead in turn was never timed."""
     likely = compared(300, CHECKPOINT, micro_batch=8, error=0.05)
     search = Search([likely, compared(200, use("compile"))], FakeGuard(), earlier=[measured(290, role=Role.BASELINE)])
-    search.loop._budget = TimeBudget(seconds, clock=lambda: 0.0)
-    search.loop._budget.durations.timing_seconds = 60.0
+    clock = Clock()
+    search.loop._budget = TimeBudget(900.0, clock=clock)
+    search.loop._budget.durations.timing_seconds = 30.0
+    search.loop._budget.durations.short_seconds.append(5.0)
+    clock.now += 900.0 - left
     fake = ComparingFake(search.proposer)
     search.loop._evaluator = search.loop._comparing = fake
     told: list[int] = []
@@ -345,7 +349,7 @@ def test_a_set_up_does_not_take_the_time_that_was_kept_for_a_leader(seconds: flo
     fake.time_leader = timed  # type: ignore[method-assign]
     search.loop.run()
     assert [one.policy.methods for one in fake.timed] == [(CHECKPOINT,)]
-    assert told == [timed_before]
+    assert told == [timed_after]
 
 
 def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
