@@ -125,15 +125,20 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
     if confirmation.speedup is not None and confirmation.promise is not None:
         promise = confirmation.promise
         spread = format_times_spread(promise.low, promise.high, promise.value)
-        interval = f"{promised_times(promise)} the baseline, {spread}"
+        baseline_words = "the baseline" if floor is None else "the baseline at its own size"
+        interval = f"{promised_times(promise)} {baseline_words}, {spread}"
         turns = f"the wrapper and the {turns_words(confirmation)}"
         if confirmation.as_promised or confirmation.expected_speedup is None:
-            return f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."
-        before = format_times(confirmation.expected_speedup)
-        return (
-            f"Not confirmed: {turns}, which show {interval}, at a peak of {peak}. Before, it was {before}: "
-            f"{missed_words(confirmation)}. {again}"
-        )
+            text = f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."
+        else:
+            before = format_times(confirmation.expected_speedup)
+            text = (
+                f"Not confirmed: {turns}, which show {interval}, at a peak of {peak}. Before, it was {before}: "
+                f"{missed_words(confirmation)}. {again}"
+            )
+        # At the speed that the machine had for the search, as the floor is.
+        rate = confirmation.promised_samples_per_second * (confirmation.found_share or 1.0)
+        return text + _at_the_edge(rate, floor, beyond)
     rates = (
         f"the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, {format_percent(kept)} of the "
         f"{promised} promised, at a peak of {peak}"
@@ -147,16 +152,22 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         )
     if confirmation.other_samples_per_second is not None:
         text += f" It ran twice: the other time {format_rate(confirmation.other_samples_per_second)} samples/s."
-    if floor is not None and measurement.samples_per_second < floor:
-        text += f" That is below the floor of {format_rate(floor)} samples/s: this size is at its edge, or noise."
-    if beyond is not None:
-        text += f" That is {beyond}: this policy is at its edge, or noise."
+    text += _at_the_edge(measurement.samples_per_second, floor, beyond)
     baseline = confirmation.baseline_samples_per_second
     if baseline is not None:
         text += f" The baseline, measured again right after it: {format_rate(baseline)} samples/s"
         times = f"; that is {format_times(measurement.samples_per_second / baseline)} as many"
         text += f"{times if floor is None else ' at its own size'}."  # throughputs of different models do not compare
     return text
+
+
+def _at_the_edge(rate: float, floor: float | None, beyond: str | None) -> str:
+    """Which limit of the user's a confirming run did not keep."""
+    if floor is not None and rate < floor:
+        return f" That is below the floor of {format_rate(floor)} samples/s: this size is at its edge, or noise."
+    if beyond is not None:
+        return f" That is {beyond}: this policy is at its edge, or noise."
+    return ""
 
 
 def _due(confirmation: Confirmation) -> str:

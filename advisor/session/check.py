@@ -186,7 +186,7 @@ def _remeasured(
     hardware: Hardware,
     tell: Callable[[str], None],
 ) -> PolicyCheck:
-    """Run the wrapper and the baseline: in turn, or on several devices one after the other."""
+    """Run the wrapper and the baseline: in turn, or one after the other where that cannot be."""
     if file.evidence is None:
         reason = "--remeasure compares with what was measured, but the policy has no evidence. Tune again instead"
         return msgspec.structs.replace(check, status=PolicyStatus.UNKNOWN, reason=reason)

@@ -77,20 +77,20 @@ class PolicyRuns:
         batch = None if evidence is None else evidence.baseline_batch
         beside = self.file.baseline or Policy(micro_batch=batch or plain_batch)
         plain = self.runner.run(self.spec(TimeTrial, beside)).measurement
-        if policy.gpu_count > 1 or beside.gpu_count > 1:
-            return self._between_baselines(plain, beside)
-        in_turn = plain is not None and beside != policy and self._both_fit(plain.memory.peak_bytes)
+        in_turn = plain is not None and beside != policy and self._may_alternate(plain, beside)
+        several = policy.gpu_count > 1 or beside.gpu_count > 1
         wrapper = self.write_wrapper(policy, "wrapper.py")
-        result = self.runner.run(
-            self.spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside if in_turn else None)
-        )
-        if in_turn and result.outcome is Outcome.OUT_OF_MEMORY:  # each may fit, and both together not
-            result = self.runner.run(self.spec(ConfirmTrial, policy, wrapper_path=wrapper))
-        return SideBySide(result, plain, beside)
+        if in_turn:
+            result = self.runner.run(self.spec(ConfirmTrial, policy, wrapper_path=wrapper, beside=beside))
+            # Each may fit, and both together not; then a group of ranks ends as a whole.
+            if result.outcome is Outcome.OK or not (several or result.outcome is Outcome.OUT_OF_MEMORY):
+                return SideBySide(result, plain, beside)
+        if several:
+            return self._between_baselines(plain, beside, wrapper)
+        return SideBySide(self.runner.run(self.spec(ConfirmTrial, policy, wrapper_path=wrapper)), plain, beside)
 
-    def _between_baselines(self, before: Measurement | None, beside: Policy) -> SideBySide:
-        """Measure the wrapper, then the baseline once more: several ranks take no turns with other trainings."""
-        wrapper = self.write_wrapper(self.file.policy, "wrapper.py")
+    def _between_baselines(self, before: Measurement | None, beside: Policy, wrapper: str) -> SideBySide:
+        """Measure the wrapper, then the baseline once more, where they cannot take turns."""
         result = self.runner.run(self.spec(ConfirmTrial, self.file.policy, wrapper_path=wrapper))
         if result.measurement is None or before is None or beside == self.file.policy:
             return SideBySide(result, before, beside)
@@ -100,15 +100,13 @@ class PolicyRuns:
 
     def spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
         """A trial of the workload at the file's size of the model; ranks on one CPU share its memory."""
-        evidence = self.file.evidence
         slow = starts_slowly(self.file.policy.methods)
-        sharing = policy.gpu_count if self.hardware.kind is DeviceKind.CPU else 1
         return kind(
             workload=self.source,
             policy=policy,
-            model_size=(evidence.model_size or {}) if evidence is not None else {},
+            model_size=self._model_size,
             device=self.hardware.device,
-            memory_limit_bytes=self.limit_bytes // sharing,
+            memory_limit_bytes=self._limit_on(policy.gpu_count),
             seed=self.seed,
             layout=self.layout,
             measure_seconds=_MEASURE_SECONDS.get(kind, _TIME_LIMIT_SECONDS),
@@ -128,11 +126,24 @@ class PolicyRuns:
         write_wrapper(policy, path, headline="The policy that is looked at.", details="", layout=layout)
         return str(path)
 
-    def _both_fit(self, plain_bytes: int) -> bool:
+    @property
+    def _model_size(self) -> dict[str, int | float]:
         evidence = self.file.evidence
-        own = plain_bytes if evidence is None else max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
+        return {} if evidence is None else evidence.model_size or {}
+
+    def _limit_on(self, gpu_count: int) -> int:
+        return self.limit_bytes // (gpu_count if self.hardware.kind is DeviceKind.CPU else 1)
+
+    def _may_alternate(self, plain: Measurement, beside: Policy) -> bool:
+        """Whether the baseline trains on all devices of the policy, or the first one, and there is room for both."""
+        evidence, policy = self.file.evidence, self.file.policy
+        if beside.gpu_count not in (1, policy.gpu_count):
+            return False
+        own = plain_bytes = plain.memory.peak_bytes
+        if evidence is not None:
+            own = max(evidence.peak_bytes, evidence.confirmed_peak_bytes or 0)
         context = CUDA_CONTEXT_BYTES if self.hardware.kind is DeviceKind.CUDA else 0
-        return plain_bytes + own + context <= self.limit_bytes
+        return plain_bytes + own + context <= self._limit_on(policy.gpu_count)
 
 
 def speedup_between(wrapper: Measurement, before: Measurement, after: Measurement) -> Speedup:

@@ -259,11 +259,13 @@ class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="co
     """Measure a policy through an emitted wrapper, in a fresh process.
 
     Attributes:
+        beside_size: The model size of the other training; ``None``: the same.
         wrapper_text: Its content, for machines that do not share the study's folder.
     """
 
     wrapper_path: Incidental[str]
     wrapper_text: Incidental[str] = ""
+    beside_size: dict[str, int | float] | None = None
 
 
 class PairTrial(Trial[PairResult], frozen=True, kw_only=True, tag="pair"):

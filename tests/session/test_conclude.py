@@ -9,7 +9,7 @@ import pytest
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.promise import promised
 from advisor.errors import NothingFitsError, NothingMeasuredError
-from advisor.goal import Goal
+from advisor.goal import Floor, Goal, GoalKind
 from advisor.hardware.contention import Load
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.in_turn import Speedup
@@ -60,10 +60,14 @@ class FakeTrials:
         self.speedups = speedups or {}
         self.baseline = baseline
         self.confirmed: list[str] = []
+        self.asked: dict[str, Any] = {}
         self.baselines = 0
         self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
+    def confirm(
+        self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True, **asked: Any
+    ) -> ConfirmResult:
+        self.asked = asked
         text = Path(wrapper_path).read_text()
         assert all(
             f"{name}={value!r}" in text for setting in policy.methods for name, value in setting.parameters.items()
@@ -377,7 +381,9 @@ class Confirming(FakeTrials):
         self.baseline = baseline
         self.repeats: list[int] = []
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
+    def confirm(
+        self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True, **_: Any
+    ) -> ConfirmResult:
         self.repeats.append(repeat)
         return ConfirmResult(key="confirm", outcome=Outcome.OK, measurement=measurement(self.next_rates.pop(0)))
 
@@ -494,6 +500,65 @@ def test_the_cheapest_on_fewer_devices_may_be_slower_than_the_baseline(tmp_path:
         assert (recommendation.winner.policy == found.policy) == wins
 
 
+@pytest.mark.parametrize(("ratio", "wins"), [(4.0, True), (0.9, False)])
+def test_the_cheapest_is_promised_as_a_ratio_and_gives_way_without_a_gain(
+    ratio: float, wins: bool, tmp_path: Path
+) -> None:
+    """Four devices beside the baseline on the first of them: a machine that drifts slows both."""
+    baseline_of_cost = timed(1.0, role=Role.BASELINE)
+    found = timed(0.2, use("precision", dtype="bf16"), gpu_count=4)
+    in_turn = Speedup(value=ratio, low=0.98 * ratio, high=1.02 * ratio, rounds=6)
+    trials = FakeTrials({}, speedups={found.policy.label: in_turn}, baseline=40.0)
+    recommendation = conclude(tmp_path, [baseline_of_cost, found], trials, aim=cheapest())
+    assert (recommendation.winner.policy == found.policy) == wins
+    if wins:
+        assert trials.asked == {"beside": baseline_of_cost.policy, "beside_size": None}
+        assert recommendation.confirmation.promise.value == ratio
+        assert trials.baselines == 0, "it took turns, and is not measured again"
+
+
+def test_where_there_is_no_room_for_both_the_wrapper_is_confirmed_by_itself(tmp_path: Path) -> None:
+    trials = FakeTrials({})
+    peak = BEST.measured.memory.peak_bytes
+    context = study(goal(), ledger=InMemory([BASELINE, BEST]), usable_bytes=2 * peak - 1)
+    confirm(context, conclusion(tmp_path), trials, UNGUARDED, repeat=False)  # type: ignore[arg-type]
+    assert trials.asked == {}
+
+
+def test_a_group_that_ends_beside_the_baseline_is_confirmed_without_it(tmp_path: Path) -> None:
+    """Partners that do not fit after all end the whole group: that says nothing about the wrapper."""
+
+    class Crowded(FakeTrials):
+        def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, **asked: Any) -> ConfirmResult:
+            self.outcomes = {policy.label: Outcome.TIMEOUT if asked.get("beside") else Outcome.OK}
+            return super().confirm(policy, wrapper_path, repeat=repeat, **asked)
+
+    on_two = on(2, measured(180, DDP))
+    trials = Crowded({}, rate=180.0)
+    recommendation = conclude(tmp_path, [BASELINE, on_two], trials)
+    assert recommendation.winner.policy == on_two.policy
+    assert recommendation.confirmation.outcome is Outcome.OK
+    assert trials.confirmed == 2 * [on_two.policy.label]
+
+
+def test_a_larger_model_takes_turns_with_the_baseline_at_its_own_size_and_may_be_slower(tmp_path: Path) -> None:
+    own = msgspec.structs.replace(BASELINE, model_size={"layers": 4}, parameter_count=1000)
+    larger = msgspec.structs.replace(BEST, model_size={"layers": 8}, parameter_count=2000)
+    slower = Speedup(value=0.6, low=0.58, high=0.62, rounds=6)
+    trials = FakeTrials({}, speedups={larger.policy.label: slower})
+    trials.at_size = lambda size: trials  # type: ignore[attr-defined]
+    aim = msgspec.structs.replace(goal(), kind=GoalKind.BIGGER, floor=Floor(samples_per_second=50.0))
+    recommendation = conclude(tmp_path, [own, larger], trials, aim=aim)
+    assert trials.asked == {"beside": own.policy, "beside_size": {"layers": 4}}
+    assert recommendation.winner.model_size == {"layers": 8}
+    assert recommendation.confirmation.promise.value == 0.6
+    words = confirmation_words(recommendation.confirmation, floor=50.0)
+    assert "0.60 times the baseline at its own size" in words
+    evidence = load_policy_file(tmp_path / "policy.yaml").evidence
+    assert evidence is not None
+    assert evidence.speedup_over_baseline is None, "the throughput of another size is no baseline"
+
+
 BESIDE_OTHERS = Speedup(value=300.0, low=290.0, high=310.0, rounds=8)
 BUSY = Load(1.0, 2, names=("cc1plus 98%",))
 
@@ -558,7 +623,9 @@ class BesideSteady(BesideOthers):
         self.turns.around = (THREADS,)
         self.turns.steady = msgspec.structs.replace(ON_ONE, speedup=Speedup(value=40.0, low=20.0, high=80.0, rounds=1))
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
+    def confirm(
+        self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True, **_: Any
+    ) -> ConfirmResult:
         found = super().confirm(policy, wrapper_path, repeat=repeat)
         if not around_stalls:
             return found

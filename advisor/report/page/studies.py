@@ -94,7 +94,7 @@ def _lines(found: list[_Found]) -> list[str]:
 def _speed(found: Recommendation) -> str:
     """As the answer's first lines say it: what was promised over the baseline, else the winner's throughput."""
     confirmation = found.confirmation
-    if confirmation is None or confirmation.promise is None:
+    if confirmation is None or confirmation.promise is None or found.growth is not None:
         return f"{format_rate(found.winner.samples_per_second)} samples/s"
     doubt = "" if confirmation.as_promised else ", not reproducible"
     return f"{promised_times(confirmation.promise)} the baseline{doubt}"

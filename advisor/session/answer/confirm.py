@@ -148,7 +148,7 @@ class _Confirming:
 
     def _why_beaten(self, winner: Candidate, confirmation: Confirmation, found: Speedup | None) -> str | None:
         """Record why the winner may not win after its confirmation; ``None`` if it may."""
-        if found is not None:
+        if found is not None and self.context.goal.kind is not GoalKind.BIGGER:  # larger models are slower
             return self._mark(winner, confirmed=found)
         reason = _no_better_than_baseline(winner, confirmation, self.context)
         if reason is not None:

@@ -182,8 +182,9 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
     cheapest = emission.goal.kind is GoalKind.CHEAPEST
     confirmation = recommendation.confirmation
     confirmed = confirmation.measurement if confirmation is not None else None
-    promise = confirmation.promise if confirmation is not None else None
     growth = recommendation.growth
+    # Another size's throughput is no baseline for who looks at this policy later.
+    promise = confirmation.promise if confirmation is not None and growth is None else None
     evidence = Evidence(
         goal=emission.goal.kind.value,
         date=emission.date,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -12,6 +13,7 @@ from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
 from advisor.decide.promise import promised, shown
 from advisor.hardware.contention import other_load
+from advisor.hardware.hardware import DeviceKind
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
@@ -19,6 +21,7 @@ from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import times_measured
 from advisor.session.context import StudyContext
+from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.session.trials.stalls import speedup_between
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
@@ -67,7 +70,12 @@ class WrapperRuns:
         self.context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
         steady = self.trials.turns.steady
         busy = steady is not None and bool(self._other_load())  # an idle machine slows nothing down any more
-        result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0, around_stalls=busy)
+        beside = {} if self.trials.turns.wanted else self._beside(winner, recommendation.baseline)
+        result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0, around_stalls=busy, **beside)
+        if beside and winner.policy.gpu_count > 1 and result.outcome is not Outcome.OK:
+            # A group that its partners do not fit beside ends as a whole.
+            self.context.progress.stage(f"running the emitted wrapper without the baseline beside it: {label}")
+            result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0)
         over_steady = None if steady is None or not _took_turns(result, steady) else result.speedup
         speedup = result.speedup
         if over_steady is not None and steady is not None and steady.speedup is not None:
@@ -103,6 +111,25 @@ class WrapperRuns:
         """What keeps the machine busy; empty if nothing does."""
         load = other_load(self.context.hardware, devices=max(self.context.goal.gpu_counts))
         return "" if load.is_idle else load.words
+
+    def _beside(self, winner: Candidate, baseline: Candidate | None) -> dict[str, Any]:
+        """What the wrapper takes turns with where the search took none: the baseline, if it can train beside it.
+
+        It does so on all of the wrapper's devices, or on the first one, at a model size of its own.
+        """
+        if baseline is None or baseline.measurement is None:
+            return {}
+        if (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
+            return {}
+        count = winner.policy.gpu_count
+        context = CUDA_CONTEXT_BYTES if self.context.hardware.kind is DeviceKind.CUDA else 0
+        both = baseline.measurement.memory.peak_bytes + winner.measured.memory.peak_bytes + context
+        if baseline.policy.gpu_count not in (1, count) or both > self.context.usable_bytes // self.context.goal.sharers(
+            count
+        ):
+            return {}
+        size = None if baseline.model_size == winner.model_size else baseline.model_size
+        return {"beside": baseline.policy, "beside_size": size}
 
     def _at_size_of(self, candidate: Candidate) -> Trials:
         return self.trials.at_size(candidate.model_size) if candidate.model_size else self.trials
@@ -213,10 +240,10 @@ def _beside_earlier(confirmation: Confirmation, found: Speedup, recommendation: 
 def _between_trials(recommendation: Recommendation) -> list[tuple[float, float]]:
     """The winner's throughput over the baseline's from trials of their own, and how far chance may change that.
 
-    All there is of a winner that took turns with nothing before: there was no room beside it.
+    All there is of a winner that took turns with nothing before: there was no room beside it, or the search took none.
     """
     winner, baseline = recommendation.winner, recommendation.baseline
-    if baseline is None or baseline.measurement is None or baseline.model_size != winner.model_size:
+    if baseline is None or baseline.measurement is None:
         return []
     first, second = winner.measured, baseline.measurement
     spread = math.hypot(first.relative_spread, second.relative_spread, recommendation.repeats)

@@ -246,7 +246,9 @@ class Trials:
         """What the probe has settled already, of the model that it saw."""
         return {} if self._model_size else settled_by_probe(combination, self._context.facts)
 
-    def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True) -> ConfirmResult:
+    def confirm(
+        self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True, **asked: Any
+    ) -> ConfirmResult:
         """Run an emitted wrapper in a fresh process.
 
         Args:
@@ -255,10 +257,12 @@ class Trials:
             repeat: Distinguishes repetitions.
             around_stalls: Whether it may take turns with the steady baseline, over which its speedup is then. Once
                 nothing slows the baseline down, that one would be too slow.
+            asked: Other fields of the trial, such as what it takes turns with where the search took none.
         """
         model = self.model_of(Combination.of(policy))
         need = self._need_bytes(policy)
         steady = self.turns.steady_beside(policy, need) if around_stalls else None
+        beside = self.turns.baseline_beside(policy, need) if steady is None else steady.policy
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         result = self._runs.run(
             self._runs.spec(
@@ -270,8 +274,8 @@ class Trials:
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
-                beside=self.turns.baseline_beside(policy, need) if steady is None else steady.policy,
                 turn_seconds=self._limits.turn_seconds,
+                **({"beside": beside} | asked),
             )
         )
         self.turns.learn(result)

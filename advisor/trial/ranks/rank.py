@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -23,7 +23,13 @@ from advisor.trial.ranks.door import enter
 from advisor.trial.ranks.seat import SEAT_VARIABLE, Seat
 from advisor.workload.quick_imports import quick_imports
 
+if TYPE_CHECKING:
+    from advisor.trial.worker.partner import Partner
+
 __all__ = ["main", "run_forked"]
+
+_PARTNERS = "partners"
+"""Name of the group of the ranks' partners."""
 
 _FOREVER = datetime.timedelta(days=1)
 _MOST_THREADS = 4096
@@ -44,9 +50,10 @@ def run_forked(seat: Seat, foreign: Sequence[int]) -> NoReturn:
     try:
         for descriptor in foreign:
             os.close(descriptor)
-        os.environ |= seat.environment()
-        _take_threads()
-        _run(seat)
+        end_with_parent(seat.launcher)
+        partner = _forked_partner(seat)
+        _take_place(seat)
+        _run(seat, partner)
         status = 0
     except SystemExit as ended:  # of the user's model
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -67,18 +74,36 @@ def _take_threads() -> None:
         torch.set_num_threads(said)
 
 
-def _run(seat: Seat) -> None:
+def _forked_partner(seat: Seat) -> Partner | None:
+    """A process that alternates with this rank's trials, as a rank of a second group or as a single process.
+
+    Forked before this process has a rank's environment and threads, which a single process would not have.
+    """
+    from advisor.trial.worker.partner_process import fork_partner
+
+    def join() -> None:
+        _take_place(seat)
+        _join_group(seat, _PARTNERS)
+
+    try:
+        return fork_partner(None, join)
+    except OSError:
+        return None
+
+
+def _take_place(seat: Seat) -> None:
+    os.environ |= seat.environment()
+    _take_threads()
+
+
+def _run(seat: Seat, partner: Partner | None = None) -> None:
     end_with_parent(seat.launcher)
     faulthandler.enable()
-    _serve(seat, _join(seat))
+    _serve(seat, _join(seat), partner)
 
 
 def _join(seat: Seat) -> socket.socket:
     with quick_imports():
-        import torch
-        import torch.distributed as dist
-
-        from advisor.training.processes.world import current_world
         from advisor.trial.protocol import Joined, encode_line
 
     if seat.entrance is None:
@@ -86,17 +111,30 @@ def _join(seat: Seat) -> socket.socket:
         channel = socket.socket(fileno=seat.channel)
     else:
         channel = enter(seat.entrance, seat.rank)
-    store = seat.meeting.store(seat.size)
-    store.set_timeout(_FOREVER)
-    cuda = torch.cuda.is_available() and dist.is_nccl_available()
-    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=_FOREVER)
-    current_world()  # makes its own group, on all ranks at once
+    _join_group(seat, "")
     channel.sendall(encode_line(Joined()))
     return channel
 
 
-def _serve(seat: Seat, channel: socket.socket) -> None:
+def _join_group(seat: Seat, group: str) -> None:
+    """Find the other ranks of one of the groups that meet in the same place."""
+    with quick_imports():
+        import torch
+        import torch.distributed as dist
+
+        from advisor.training.processes.world import current_world
+
+    store = seat.meeting.store(seat.size)
+    store.set_timeout(_FOREVER)
+    if group:
+        store = dist.PrefixStore(group, store)  # type: ignore[attr-defined]
+    cuda = torch.cuda.is_available() and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=_FOREVER)
+    current_world()  # makes its own group, on all ranks at once
+
+
+def _serve(seat: Seat, channel: socket.socket, partner: Partner | None) -> None:
     import torch
 
     from advisor.errors import OutputFolderError
@@ -125,7 +163,7 @@ def _serve(seat: Seat, channel: socket.socket) -> None:
                 if Path(request.folder).is_dir():  # another node need not have it
                     print_into(TrialFolder(Path(request.folder)).log)
                 with settings_kept():
-                    result, leftover = run_trial(spec, tell, errors.append)
+                    result, leftover = run_trial(spec, tell, errors.append, partner=partner)
             except OutputFolderError as error:
                 channel.sendall(encode_line(Unwritten(reason=str(error))))
                 continue

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from advisor.measure.in_turn import Speedup, TurnPlan, take_turns
+from advisor.measure.timing import Agree, alone
 from advisor.measure.typical import typical_seconds
 from advisor.policy.policy import Policy
 from advisor.trial.result import Pace
-from advisor.trial.spec import ConfirmTrial, SizeTrial, TimeTrial
+from advisor.trial.spec import ComparedSpec, ConfirmTrial, SizeTrial, TimeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.partner import NoPartnerError
 
@@ -30,9 +31,20 @@ _SHARE_OF_OTHER = 0.5
 
 def load_partner(bench: Bench[ConfirmTrial]) -> None:
     """Build the other training while the trial builds its own; a missing partner is noticed later."""
-    if bench.partner is not None and bench.spec.beside is not None:
-        with contextlib.suppress(NoPartnerError):
-            bench.partner.load(msgspec.structs.replace(bench.spec, policy=bench.spec.beside))
+    beside = bench.spec.beside
+    if bench.partner is not None and beside is not None and _has_share(bench, beside):
+        bench.partner.load(_others_share(bench.spec, beside))
+
+
+def _others_share(spec: ComparedSpec, beside: Policy) -> ComparedSpec:
+    size = spec.beside_size if isinstance(spec, ConfirmTrial) else None
+    return msgspec.structs.replace(spec, policy=beside, model_size=spec.model_size if size is None else size)
+
+
+def _has_share(bench: Bench[Any], beside: Policy) -> bool:
+    """Whether this process's partner trains too: every rank's, or the first one's alone on a single device."""
+    assert beside.gpu_count in (1, bench.world.size), f"{beside.gpu_count} of {bench.world.size} devices are no group"
+    return bench.world.rank < beside.gpu_count
 
 
 def speedup_in_turn(
@@ -44,34 +56,54 @@ def speedup_in_turn(
 ) -> tuple[Speedup, list[float]] | None:
     """Alternate the trial's steps with those of another training.
 
+    On several ranks each one's partner trains on the same device. All ranks take equally many steps, and decide by the
+    clock of the first.
+
     Returns:
         The speedup, and the seconds of every step of the trial; ``None`` without a partner. If one was expected, the
         trial's notes say why.
     """
-    partner = bench.partner
-    if partner is None or bench.world.size > 1:
+    world = bench.world
+    if world.total(bench.partner is None):
         return None
-    spec = msgspec.structs.replace(bench.spec, policy=beside)
     steps: list[float] = []
     others: list[float] = []
 
     def own() -> float:
         # Where the other's single step takes longer than a turn, several of one's own cost little beside it.
-        taken = turn(step, max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others)))
+        taken = turn(step, max(_TURN_SECONDS, _SHARE_OF_OTHER * min(others)), agree=world.agreed)
         steps.extend(taken)
-        return typical_seconds(taken) / policy.global_batch
+        return world.agreed(typical_seconds(taken)) / policy.global_batch
 
     def other() -> float:
-        others.append(partner.turn(spec, _TURN_SECONDS))
+        others.append(world.agreed(_turn_of_other(bench, beside)))
         return others[-1] / beside.global_batch
 
     try:
-        speedup = take_turns(own, other, plan, time.perf_counter)
+        speedup = take_turns(own, other, plan, lambda: world.agreed(time.perf_counter()))
     except NoPartnerError as error:
         bench.notes.append(f"not compared in turn: {error}")
         return None
     bench.paces.append(Pace(policy=beside, samples_per_second=beside.global_batch / typical_seconds(others)))
     return speedup, steps
+
+
+def _turn_of_other(bench: Bench[Any], beside: Policy) -> float:
+    """Let the other training step; seconds per step of this rank's share of it, 0 without one.
+
+    Raises:
+        NoPartnerError: On every rank, if it cannot step on one of them.
+    """
+    seconds, failure = 0.0, ""
+    try:
+        if _has_share(bench, beside):
+            assert bench.partner is not None, "every rank has one"
+            seconds = bench.partner.turn(_others_share(bench.spec, beside), _TURN_SECONDS)
+    except NoPartnerError as error:
+        failure = str(error)
+    if bench.world.total(bool(failure)):
+        raise NoPartnerError(failure or "another rank's partner failed")
+    return seconds
 
 
 def gain_in_turn(
@@ -102,10 +134,12 @@ def gain_in_turn(
     return take_turns(smaller, larger, plan, time.perf_counter).inverse, steps
 
 
-def turn(step: Callable[[], None], enough_seconds: float, *, begun: Sequence[float] = ()) -> list[float]:
+def turn(
+    step: Callable[[], None], enough_seconds: float, *, begun: Sequence[float] = (), agree: Agree = alone
+) -> list[float]:
     """Take steps for some seconds, at least one; return the seconds of each, after those that were ``begun``."""
     taken = list(begun)
-    while not taken or (sum(taken) < enough_seconds and len(taken) < _MOST_STEPS):
+    while not taken or agree(sum(taken) < enough_seconds and len(taken) < _MOST_STEPS):
         begin = time.perf_counter()
         step()
         taken.append(time.perf_counter() - begin)

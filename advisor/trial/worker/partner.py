@@ -74,8 +74,9 @@ class Partner:
         self._reader = LineReader(self._channel.fileno())
 
     def load(self, spec: ComparedSpec) -> None:
-        """Build the training in the background; the next turn waits for it."""
-        self._send(Message(time.monotonic_ns(), spec))
+        """Build the training in the background; the next turn waits for it, and says if that failed."""
+        with contextlib.suppress(OSError):
+            self._channel.sendall(encode_line(Message(time.monotonic_ns(), spec)))
 
     def turn(self, spec: ComparedSpec, seconds: float) -> float:
         """Let it step for some seconds, at least once; return the seconds per step in the long run.
@@ -97,14 +98,10 @@ class Partner:
             os.kill(self.process, signal.SIGKILL)
             os.waitpid(self.process, 0)
 
-    def _send(self, message: Message) -> None:
-        try:
-            self._channel.sendall(encode_line(message))
-        except OSError as error:
-            raise NoPartnerError(f"the process beside it is gone: {error.strerror}") from error
-
     def _asked(self, message: Message) -> Answer:
-        self._send(message)
+        last_words = ""
+        with contextlib.suppress(OSError):  # it has ended, perhaps not without a word
+            self._channel.sendall(encode_line(message))
         deadline = time.monotonic() + _LONGEST_ANSWER_SECONDS
         while True:
             left = deadline - time.monotonic()
@@ -114,12 +111,13 @@ class Partner:
             with contextlib.suppress(OSError):
                 lines = self._reader.read()
             if lines is None:
-                raise NoPartnerError("the process beside it has ended")
+                raise NoPartnerError(last_words or "the process beside it has ended")
             try:
                 answers: list[Answer] = [decode_record(line, Answer) for line in lines]
             except DamagedError as error:
                 raise NoPartnerError(f"the process beside it says what nobody understands: {error}") from error
             for answer in answers:
+                last_words = answer.failure or last_words
                 if answer.number == message.number:
                     if answer.failure:
                         raise NoPartnerError(answer.failure)

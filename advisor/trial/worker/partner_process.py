@@ -9,6 +9,7 @@ import gc
 import itertools
 import os
 import socket
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -29,24 +30,28 @@ from advisor.trial.worker.prepared import Prepared, cuda_is_open
 __all__ = ["fork_partner"]
 
 
-def fork_partner(prepared: Prepared | None) -> Partner:
+def fork_partner(prepared: Prepared | None, join: Callable[[], None] | None = None) -> Partner:
     """Fork the partner process from this worker, in which nothing has run.
+
+    Args:
+        prepared: What was loaded and built before.
+        join: Makes the process a rank of a group, once it is to train on several devices.
 
     Raises:
         OSError: No process can be forked.
     """
-    return Partner(functools.partial(_serve, prepared))
+    return Partner(functools.partial(_serve, prepared, join))
 
 
-def _serve(prepared: Prepared | None, worker: int, channel: socket.socket) -> NoReturn:
+def _serve(prepared: Prepared | None, join: Callable[[], None] | None, worker: int, channel: socket.socket) -> NoReturn:
     """In the forked process: answer until the worker goes away."""
     with contextlib.suppress(BaseException):
         end_with_parent(worker)
         if prepared is not None:
             torch.set_num_threads(prepared.threads)
-        served = _Served(prepared)
+        served = _Served(prepared, join)
         reader = LineReader(channel.fileno())
-        while (lines := reader.read()) is not None:
+        while not served.is_lost and (lines := reader.read()) is not None:
             for line in lines:
                 channel.sendall(encode_line(served.answer(decode_record(line, Message))))
     os._exit(0)
@@ -55,8 +60,12 @@ def _serve(prepared: Prepared | None, worker: int, channel: socket.socket) -> No
 class _Served:
     """What lives in the forked process."""
 
-    def __init__(self, prepared: Prepared | None) -> None:
+    def __init__(self, prepared: Prepared | None, join: Callable[[], None] | None) -> None:
         self._prepared = prepared
+        self._join = join
+        self._joined = False
+        self.is_lost = False
+        """Whether other ranks wait for a step that never comes; they notice the end of this process."""
         self._holding = contextlib.ExitStack()
         self._identity: object = None
         self._bench: Bench[Any] | None = None
@@ -75,6 +84,7 @@ class _Served:
             return Answer(message.number, seconds)
         except BaseException as error:  # SystemExit too, of the user's code
             self._drop()
+            self.is_lost = self._joined
             failed = failed_result(spec, error, refusals=refusals)
             reason = f"the training beside it ended as {failed.outcome.value}: {failed.reason}"
             return Answer(message.number, failure=reason)
@@ -83,6 +93,10 @@ class _Served:
         identity = (spec.workload.fingerprint, spec.policy.methods, spec.model_size, spec.seed, spec.device)
         if self._training is None or self._bench is None or identity != self._identity:
             self._drop()
+            if spec.policy.gpu_count > 1 and not self._joined:
+                assert self._join is not None, "a rank's partner can join the others"
+                self._joined = True
+                self._join()
             self._bench = Bench(spec, lambda text: None, AllocatorRefusals(torch.device(spec.device)), self._prepared)
             self._training = self._holding.enter_context(self._bench.training(spec.policy))
             self._identity = identity
@@ -102,7 +116,7 @@ class _Served:
             training.step(batches[0])
             bench.synchronize()
             self._warm_at = policy.global_batch
-        return typical_seconds(turn(step, seconds))
+        return typical_seconds(turn(step, seconds, agree=bench.world.agreed))
 
     def _drop(self) -> None:
         self._training = self._bench = self._identity = None
