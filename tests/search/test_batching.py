@@ -16,7 +16,7 @@ MIB = 2**20
 
 @pytest.mark.parametrize(
     ("largest", "fraction", "batch"),
-    [(64, 1.0, Batch(64)), (64, 0.75, Batch(48)), (40, 0.5, Batch(16)), (3, 0.5, Batch(1)), (1, 0.25, Batch(1))],
+    [(64, 1.0, Batch(64)), (64, 0.75, Batch(48)), (40, 0.5, Batch(20)), (3, 0.5, Batch(1)), (1, 0.25, Batch(1))],
 )
 def test_the_micro_batch_is_a_fraction_of_the_largest(largest: int, fraction: float, batch: Batch) -> None:
     assert choose_batch(largest=largest, fraction=fraction) == batch
@@ -117,8 +117,8 @@ class TestMeshes:
         assert choose_batch(largest=8, fraction=1.0, global_batch=global_batch, gpu_count=4, mesh=mesh) == batch
 
     def test_without_a_global_batch_a_pipeline_gets_four_micro_batches_for_each_stage(self) -> None:
-        assert choose_batch(largest=40, fraction=0.5, gpu_count=2, mesh=Mesh(pipeline=2)) == Batch(16, 8)
-        assert choose_batch(largest=40, fraction=0.5, gpu_count=2, mesh=Mesh(tensor=2)) == Batch(16, 1)
+        assert choose_batch(largest=40, fraction=0.5, gpu_count=2, mesh=Mesh(pipeline=2)) == Batch(20, 8)
+        assert choose_batch(largest=40, fraction=0.5, gpu_count=2, mesh=Mesh(tensor=2)) == Batch(20, 1)
 
     def test_micro_batches_are_a_multiple_of_the_stages_if_they_can_be(self) -> None:
         chosen = choose_batch(largest=100, fraction=1.0, global_batch=30, gpu_count=3, mesh=Mesh(pipeline=3))

@@ -319,15 +319,15 @@ def test_a_batch_that_is_read_back_from_an_earlier_run_is_explained_as_well_and_
 
 
 def test_a_usual_batch_is_no_larger_than_what_fits_in_memory() -> None:
-    """Of 200 MiB five percent stay free and 100 MiB do not grow: 9 samples, or 8 that kernels like."""
+    """Of 200 MiB five percent stay free and 100 MiB do not grow: 9 samples."""
     facts = msgspec.structs.replace(FACTS, default_batch=None, tokens_per_sample=None)
     found = evaluator(FakeTrials(), limited(200), facts=facts)
     baseline = found.baseline()
     assert baseline is not None
     assert baseline.outcome is Outcome.OK
-    assert baseline.policy.micro_batch == 8
+    assert baseline.policy.micro_batch == 9
     found.explain_baseline(baseline)
-    assert any("8 samples a step" in note for note in found.notes)
+    assert any("9 samples a step" in note for note in found.notes)
 
 
 def test_a_usual_batch_is_no_larger_than_what_a_trial_has_time_for() -> None:
@@ -341,7 +341,7 @@ def test_a_usual_batch_is_no_larger_than_what_a_trial_has_time_for() -> None:
     found = Evaluator(study(aim, seconds=12.0, facts=facts), trials)
     baseline = found.baseline()
     assert baseline is not None
-    assert baseline.policy.micro_batch == 4
+    assert baseline.policy.micro_batch == 5
 
 
 def test_one_sample_that_does_not_fit_is_told_of_the_baseline_too() -> None:

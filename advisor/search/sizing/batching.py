@@ -64,7 +64,7 @@ def choose_batch(
 
     Example:
         >>> choose_batch(largest=40, fraction=0.5)
-        Batch(micro_batch=16, accumulation_steps=1)
+        Batch(micro_batch=20, accumulation_steps=1)
         >>> choose_batch(largest=10, fraction=1.0, global_batch=24)
         Batch(micro_batch=8, accumulation_steps=3)
         >>> choose_batch(largest=10, fraction=1.0, global_batch=24, gpu_count=2)

@@ -38,6 +38,9 @@ steps on a busy machine may show no growth, and a line through them would promis
 _MARGIN_STEP = 0.05
 _LARGEST_MARGIN = 0.3
 
+_DIGITS = 4
+"""Binary digits of a rounded batch."""
+
 LARGEST_BATCH = 65536
 """Largest batch to propose, whatever a flat line promises."""
 
@@ -190,17 +193,16 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def round_batch(batch: int) -> int:
-    """Round down to a size that kernels like: a multiple of 8 above 16, of 2 above 4.
+    """Round down to a size that kernels like, by less than an eighth: four binary digits are kept.
+
+    That is a multiple of 8 from 64 on, of 4 from 32 on and of 2 from 16 on.
 
     Example:
-        >>> [round_batch(batch) for batch in (3, 4, 5, 15, 16, 17, 23, 31)]
-        [3, 4, 4, 14, 16, 16, 16, 24]
+        >>> [round_batch(batch) for batch in (3, 15, 17, 23, 35, 63, 71, 255)]
+        [3, 15, 16, 22, 32, 60, 64, 240]
     """
-    if batch > 16:
-        return batch // 8 * 8
-    if batch > 4:
-        return batch // 2 * 2
-    return batch
+    step = 1 << max(0, batch.bit_length() - _DIGITS)
+    return batch // step * step
 
 
 def _rising(live: Affine) -> Line:
