@@ -160,7 +160,10 @@ def _adapters() -> Iterator[str]:
     yield "| trainer | adapter | tested with |"
     yield "|---|---|---|"
     for trainer in TRAINERS:
-        yield f"| {trainer.name} | `{trainer.call}` | {trainer.library} {', '.join(trainer.tested)} |"
+        tested = f"{trainer.library} {', '.join(trainer.tested)}"
+        yield f"| {trainer.name} | `{trainer.call}` | {tested} |"
+        if trainer.call_for_several:
+            yield f"| {trainer.name}, several devices | `{trainer.call_for_several}` | {tested} |"
     yield ""
     yield "| refused | where | why |"
     yield "|---|---|---|"
