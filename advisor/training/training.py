@@ -331,6 +331,9 @@ class Training(Hooks):
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
 
         Or its optimizer alone, or all but that. With several processes, each must be given what rank 0 got.
+
+        Raises:
+            PolicyError: The optimizer's state is of another optimizer, or of other parameters.
         """
         self._state().load(state)
         self._replaced.share_groups(self.optimizer)  # Loading gives an optimizer new ones.

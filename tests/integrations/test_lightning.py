@@ -171,7 +171,7 @@ def test_a_schedule_of_other_parameter_groups_is_refused() -> None:
 def test_a_policy_for_several_devices_is_refused_on_one(method: Method) -> None:
     policy = advisor.Policy(methods=(settings_of(method)[0],), micro_batch=2, accumulation_steps=1, gpu_count=2)
     if method.axis in (None, MeshAxis.DATA):
-        with pytest.raises(PolicyError, match=r"the policy is for 2\. Give the Trainer strategy=ParallelPolicyStrategy"):
+        with pytest.raises(PolicyError, match=r"is for 2\. Give the Trainer strategy=ParallelPolicyStrategy"):
             PolicyStrategy(policy)
     else:
         for strategy in (PolicyStrategy, ParallelPolicyStrategy):
