@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from advisor.errors import PolicyError
 from advisor.integrations.lightning_strategy import UnderPolicy
@@ -118,15 +117,8 @@ class ParallelPolicyStrategy(UnderPolicy, DDPStrategy):  # type: ignore[misc]
             )
         super()._configure_launcher()
 
-    def setup(self, trainer: Trainer) -> None:
-        """To fit, without Lightning's wrapper: the policy's method takes its place."""
-        if trainer.state.fn is TrainerFn.FITTING:
-            Strategy.setup(self, trainer)
-        else:
-            super().setup(trainer)
-
-    def _setup_model(self, model: torch.nn.Module) -> torch.nn.Module:
-        return model
+    def configure_ddp(self) -> None:
+        """Wrap nothing: the policy's method takes the place of Lightning's wrapper."""
 
     def _check_trainer(self, trainer: Trainer, module: LightningModule) -> None:
         super()._check_trainer(trainer, module)

@@ -63,6 +63,9 @@ class TrainingState:
             PolicyError: The optimizer's state is of another optimizer, or of other parameters.
         """
         optimizer_state = None
+        if "model" in state:
+            for name, part in self.parts.items():
+                part.require_fitting(state.get(name))
         if "model" not in state or "optimizer" in state:
             optimizer_state = self._own_optimizer(state["optimizer"])  # What is refused leaves everything as it was.
         if "model" in state:
