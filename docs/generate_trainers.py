@@ -49,7 +49,6 @@ Every key that a trainer might set by itself is written out, because no trainer'
 """
 
 BY_HAND = {
-    "deepspeed": "deepspeed 0.19.8, torch 2.13.0",
     "axolotl": "axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0",
     "llamafactory": "llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0",
     "torchtitan": "torchtitan 0.3.0, torch 2.13.0",

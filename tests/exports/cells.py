@@ -49,10 +49,21 @@ TRAINED: dict[str, tuple[Cell, ...]] = {
         Cell((BF16,), tolerance=2e-2),
         Cell((use("adam_low_bit", state="8bit"),), tolerance=1e-3),
         Cell((use("compile", scope="model"),), tolerance=1e-3),
+        Cell((use("compile", scope="blocks"),), tolerance=1e-3),
         Cell((use("checkpoint", every=2), FUSED, BF16), norm=0.1, tolerance=2e-2),
     ),
-    "accelerate": (Cell((BF16,), tolerance=2e-2),),
-    "lightning": (Cell(), Cell(norm=0.1), Cell((BF16,), norm=0.1, tolerance=2e-2)),
+    "accelerate": (
+        Cell(),
+        Cell((BF16,), tolerance=2e-2),
+        Cell((use("compile", scope="model"),), tolerance=1e-3),
+        Cell((use("compile", scope="blocks"),), tolerance=1e-3),
+    ),
+    "lightning": (
+        Cell(),
+        Cell(norm=0.1),
+        Cell((BF16,), norm=0.1, tolerance=2e-2),
+        Cell((use("pure_bf16", rounding="nearest"),), tolerance=1e-4, differs=True),
+    ),
     "deepspeed": (Cell(), Cell(norm=0.1), Cell((FUSED,), norm=0.1), Cell((BF16,), tolerance=2e-2)),
     "llamafactory": (
         Cell(),
@@ -86,7 +97,7 @@ ON_A_GPU = (
 )
 """What ``hf`` trains on a GPU, or on the software one."""
 
-BUILT = {"hf": (use("adam_8bit"), use("adam_low_bit", state="4bit"), use("adafactor"), use("compile", scope="blocks"))}
+BUILT = {"hf": (use("adam_8bit"), use("adam_low_bit", state="4bit"), use("adafactor"))}
 """Name of the trainer -> settings of which a test asserts what the trainer builds, and in what it differs."""
 
 
@@ -122,8 +133,16 @@ ON_RANKS = {
     "hf, static graph and accumulation": OnRanks("hf", (_ddp(static=True),), same=False),
     "hf, buckets as views": OnRanks("hf", (_ddp(views=True),), same=False),
     "accelerate": OnRanks("accelerate", (_ddp(),)),
+    "accelerate, buckets as views": OnRanks("accelerate", (_ddp(views=True),), same=False),
+    "accelerate, static graph": OnRanks("accelerate", (_ddp(static=True),), accumulation_steps=1, same=False),
     "lightning": OnRanks("lightning", (_ddp(),)),
     "lightning, static graph": OnRanks("lightning", (_ddp(static=True),), accumulation_steps=1),
     "lightning, static graph and accumulation": OnRanks("lightning", (_ddp(static=True),), same=False),
     "lightning, sent in fp16": OnRanks("lightning", (use("gradient_compression", hook="fp16"),)),
+    "deepspeed": OnRanks("deepspeed", (_ddp(),), same=False),
+    "deepspeed, zero_1": OnRanks("deepspeed", (use("zero_1"),), same=False),
+    "deepspeed, sharded": OnRanks("deepspeed", (FSDP,), same=False),
+    "deepspeed, gathered once": OnRanks(
+        "deepspeed", (use("fsdp", mixed_precision="none", offload=False, reshard=False),), same=False
+    ),
 }
