@@ -95,7 +95,12 @@ def _overview() -> Iterator[str]:
 
 
 def _mark(method: Method, target: Target) -> str:
-    rules = {id(rule): rule for setting in settings_of(method) for rule in [trainer_rule(setting, target)]}
+    rules = {
+        id(rule): rule
+        for setting in settings_of(method)
+        for device in ("cuda", "cpu")
+        for rule in [trainer_rule(setting, target, device)]
+    }
     checked = {one for one, rule in rules.items() if _is_bold(rule, _checked(rule, target))}
     marks = []
     for status, mark in MARKS.items():
@@ -130,6 +135,8 @@ def _shown(target: Target) -> dict[int, str]:
     for ranks in cells.ON_RANKS.values():
         if ranks.trainer == target.name:
             found |= _rules(target, ranks.settings, 1.0, "trained on two ranks", ranks.accumulation_steps)
+    if target.name in cells.UNDER_VARIABLES:
+        found |= _rules(target, cells.VARIABLES, None, "trained")
     for cell in cells.TRAINED.get(target.name, ()):
         found |= _rules(target, cell.settings, cell.norm, "trained, differs" if cell.differs else "trained")
     return found
@@ -148,10 +155,10 @@ def _rules(
     return {id(rule): how for rule in rules if rule.of != "gpu_count" or "ranks" in how}
 
 
-def trainer_rule(setting: MethodSetting, target: Target) -> Rule:
+def trainer_rule(setting: MethodSetting, target: Target, device: str = "cuda") -> Rule:
     """What a trainer says of a setting."""
     beneath = frozenset({"ddp"}) if setting.name == "gradient_compression" else frozenset()
-    return rule_for(setting, target, frozenset({setting.name}) | beneath)
+    return rule_for(setting, target, frozenset({setting.name}) | beneath, {"device": device})
 
 
 def _adapters() -> Iterator[str]:

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.file import PolicyFile
+from advisor.policy.fingerprints import Fingerprints
 from tests.exports.policies import file_of
 
-__all__ = ["BUILT", "FSDP", "ON_A_GPU", "ON_RANKS", "PER_STEP", "TRAINED", "Cell", "OnRanks"]
+__all__ = [
+    "BUILT",
+    "FSDP",
+    "ON_A_GPU",
+    "ON_RANKS",
+    "PER_STEP",
+    "TRAINED",
+    "UNDER_VARIABLES",
+    "VARIABLES",
+    "Cell",
+    "OnRanks",
+]
 
 PER_STEP = 8
 """Samples of one optimizer step on ranks: two micro-batches of two on each of two ranks."""
@@ -101,6 +115,12 @@ BUILT = {"hf": (use("adam_8bit"), use("adam_low_bit", state="4bit"), use("adafac
 """Name of the trainer -> settings of which a test asserts what the trainer builds, and in what it differs."""
 
 
+VARIABLES = (use("intraop_threads", count=2), use("retain_freed_memory"))
+"""Settings of the process, which every export leaves to its environment."""
+UNDER_VARIABLES = ("hf", "accelerate", "lightning", "deepspeed")
+"""Names of the trainers that train with these."""
+
+
 def _ddp(*, views: bool = False, static: bool = False) -> MethodSetting:
     return use("ddp", bucket_views=views, static_graph=static)
 
@@ -122,9 +142,11 @@ class OnRanks(NamedTuple):
 
     @property
     def file(self) -> PolicyFile:
-        """The policy."""
+        """The policy, as measured on a CPU."""
         steps = self.accumulation_steps
-        return file_of(*self.settings, micro_batch=PER_STEP // (2 * steps), accumulation_steps=steps)
+        file = file_of(*self.settings, micro_batch=PER_STEP // (2 * steps), accumulation_steps=steps)
+        here = Fingerprints(workload={}, hardware={"kind": "cpu"}, versions={}, request="")
+        return msgspec.structs.replace(file, fingerprints=here)
 
 
 ON_RANKS = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
@@ -27,6 +29,7 @@ __all__ = [
     "assert_moved_alike",
     "assert_trained_as_said",
     "by_the_wrapper",
+    "deepspeed_engine",
     "loaded",
     "module",
     "quiet_trainer",
@@ -88,6 +91,21 @@ def by_the_wrapper(
 
 def loaded(rows: list[dict[str, torch.Tensor]], micro_batch: int = 2) -> Any:
     return torch.utils.data.DataLoader(rows, batch_size=micro_batch)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def deepspeed_engine() -> Iterator[Any]:
+    """DeepSpeed, in a group of this process alone."""
+    deepspeed = pytest.importorskip("deepspeed")
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in alone.items():
+            patch.setenv(name, value)
+        # It would compile an operator for several processes on one host.
+        patch.setattr(importlib.import_module("deepspeed.comm.torch"), "build_shm_op", lambda: None)
+        deepspeed.init_distributed("gloo")
+        yield deepspeed
+    dist.destroy_process_group()
 
 
 def module() -> Any:
