@@ -55,6 +55,11 @@ BY_HAND = {
 }
 """Name of a trainer that the tests of this project do not install -> the versions that its tests were run with."""
 WHEN = "25 November 2026"
+ON_NO_CPU = {
+    "torchtitan": "torchtitan 0.3.0 trains on no CPU: its Trainer begins with `torch.cuda.set_device`, which a build "
+    "without CUDA has not, and its metrics ask the device for a name and memory."
+}
+"""Name of a trainer -> why its marks are read and not trained; tried on 26 November 2026."""
 BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
 
 ADAPTERS = """\
@@ -192,6 +197,8 @@ def _section(target: Target) -> Iterator[str]:
         use = "read and train with it" if target.name in cells.TRAINED else "read with it (none trains)"
         yield f"The tests of this project do not install it: those that {use} were run by hand on {WHEN}, on a CPU,"
         yield f"with {versions}."
+        if target.name in ON_NO_CPU:
+            yield ON_NO_CPU[target.name]
     yield ""
     if target.use:
         yield f"Train with: `{target.use}`."
