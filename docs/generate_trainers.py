@@ -54,12 +54,13 @@ BY_HAND = {
     "torchtitan": "torchtitan 0.3.0, torch 2.13.0",
 }
 """Name of a trainer that the tests of this project do not install -> the versions that its tests were run with."""
-WHEN = "25 November 2026"
+WHEN = "25 and 26 November 2026"
 ON_NO_CPU = {
+    "llamafactory": "LLaMA-Factory refuses `pure_bf16` on a CPU.",
     "torchtitan": "torchtitan 0.3.0 trains on no CPU: its Trainer begins with `torch.cuda.set_device`, which a build "
-    "without CUDA has not, and its metrics ask the device for a name and memory."
+    "without CUDA has not, and its metrics ask the device for a name and memory.",
 }
-"""Name of a trainer -> why its marks are read and not trained; tried on 26 November 2026."""
+"""Name of a trainer -> which of its marks cannot be trained on a CPU, and why; tried on 26 November 2026."""
 BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
 
 ADAPTERS = """\
