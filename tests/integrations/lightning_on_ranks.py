@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from advisor.errors import PolicyError
 from advisor.integrations.lightning import ParallelPolicyStrategy
+from tests.docs.loops import ROOT, python_blocks
 from tests.integrations.on_ranks import DISTRIBUTING, STEPS, policy_of, shared_folder
 from tests.integrations.small import SAMPLES, adamw, model, rows
 
@@ -61,7 +62,8 @@ def in_lightning() -> dict[str, Any]:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
     os.environ |= {"TORCHELASTIC_RUN_ID": "here"}
     with _quietly():
-        return {name: _trained(name, Path(shared_folder())) for name in DISTRIBUTING} | {"refused": _refused()}
+        found: dict[str, Any] = {name: _trained(name, Path(shared_folder())) for name in DISTRIBUTING}
+        return found | {"refused": _refused(), "documented": _documented(Path(shared_folder()))}
 
 
 @contextmanager
@@ -73,18 +75,20 @@ def _quietly() -> Iterator[None]:
         yield
 
 
+_KNOWN: dict[str, Any] = {
+    "accelerator": "cpu",
+    "devices": 2,
+    "max_steps": STEPS,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "gradient_clip_val": 1.0,
+}
+
+
 def _trainer(name: str, **options: Any) -> Trainer:
-    known: dict[str, Any] = {
-        "accelerator": "cpu",
-        "devices": 2,
-        "max_steps": STEPS,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "gradient_clip_val": 1.0,
-    }
-    return Trainer(strategy=ParallelPolicyStrategy(policy_of(name)), **known | options)
+    return Trainer(strategy=ParallelPolicyStrategy(policy_of(name)), **_KNOWN | options)
 
 
 def _trained(name: str, folder: Path) -> dict[str, Any]:
@@ -112,6 +116,22 @@ def _state(trainer: Trainer) -> dict[str, torch.Tensor]:
     """What rank 0 has, under the names of the model in the module."""
     state = trainer.strategy.lightning_module_state_dict()
     return {key.removeprefix("model."): value.detach().clone() for key, value in state.items()}
+
+
+def _documented(folder: Path) -> dict[str, torch.Tensor]:
+    """What the block of the page leads to, in fewer steps."""
+    (block,) = (
+        code for code in python_blocks((ROOT / "docs/how-to.md").read_text()) if "ParallelPolicyStrategy" in code
+    )
+    os.chdir(folder)
+    Path("policy.yaml").write_text(
+        "schema: 1\npolicy: {micro_batch: 1, accumulation_steps: 2, gpu_count: 2, methods: {ddp: {bucket_views: true, "
+        "static_graph: false}}}\n"
+    )
+    names: dict[str, Any] = {"Trainer": lambda **given: Trainer(**_KNOWN | given | {"max_steps": STEPS})}
+    exec(compile(block, "docs/how-to.md", "exec"), names)
+    names["trainer"].fit(Language(), _loader(one_step_of_rows(), 2))
+    return _state(names["trainer"])
 
 
 def _refused() -> dict[str, str]:

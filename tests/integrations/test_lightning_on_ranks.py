@@ -52,6 +52,10 @@ def test_the_ranks_train_as_one_process_evaluate_and_resume(name: str, found: li
     assert found[0][name]["loss"] == found[1][name]["loss"] == pytest.approx(loss, rel=1e-4)
 
 
+def test_the_block_of_the_page_trains_as_one_process(found: list[dict[str, Any]]) -> None:
+    assert error(found[0]["documented"], by_one(on_ranks.one_step_of_rows())[0]) < 1e-4
+
+
 @pytest.mark.parametrize("name", DISTRIBUTING)
 def test_what_the_trainer_accumulates_is_a_step_of_the_same_samples(name: str, found: list[dict[str, Any]]) -> None:
     state, _ = by_one(on_ranks.whole_rows())
