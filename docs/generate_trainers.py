@@ -49,13 +49,18 @@ Every key that a trainer might set by itself is written out, because no trainer'
 """
 
 BY_HAND = {
-    "deepspeed": "deepspeed 0.19.8, torch 2.13.0",
     "axolotl": "axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0",
     "llamafactory": "llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0",
     "torchtitan": "torchtitan 0.3.0, torch 2.13.0",
 }
 """Name of a trainer that the tests of this project do not install -> the versions that its tests were run with."""
-WHEN = "25 November 2026"
+WHEN = "25 and 26 November 2026"
+ON_NO_CPU = {
+    "llamafactory": "LLaMA-Factory refuses `pure_bf16` on a CPU.",
+    "torchtitan": "torchtitan 0.3.0 trains on no CPU: its Trainer begins with `torch.cuda.set_device`, which a build "
+    "without CUDA has not, and its metrics ask the device for a name and memory.",
+}
+"""Name of a trainer -> which of its marks cannot be trained on a CPU, and why; tried on 26 November 2026."""
 BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
 
 ADAPTERS = """\
@@ -96,7 +101,12 @@ def _overview() -> Iterator[str]:
 
 
 def _mark(method: Method, target: Target) -> str:
-    rules = {id(rule): rule for setting in settings_of(method) for rule in [trainer_rule(setting, target)]}
+    rules = {
+        id(rule): rule
+        for setting in settings_of(method)
+        for device in ("cuda", "cpu")
+        for rule in [trainer_rule(setting, target, device)]
+    }
     checked = {one for one, rule in rules.items() if _is_bold(rule, _checked(rule, target))}
     marks = []
     for status, mark in MARKS.items():
@@ -131,6 +141,8 @@ def _shown(target: Target) -> dict[int, str]:
     for ranks in cells.ON_RANKS.values():
         if ranks.trainer == target.name:
             found |= _rules(target, ranks.settings, 1.0, "trained on two ranks", ranks.accumulation_steps)
+    if target.name in cells.UNDER_VARIABLES:
+        found |= _rules(target, cells.VARIABLES, None, "trained")
     for cell in cells.TRAINED.get(target.name, ()):
         found |= _rules(target, cell.settings, cell.norm, "trained, differs" if cell.differs else "trained")
     return found
@@ -149,10 +161,10 @@ def _rules(
     return {id(rule): how for rule in rules if rule.of != "gpu_count" or "ranks" in how}
 
 
-def trainer_rule(setting: MethodSetting, target: Target) -> Rule:
+def trainer_rule(setting: MethodSetting, target: Target, device: str = "cuda") -> Rule:
     """What a trainer says of a setting."""
     beneath = frozenset({"ddp"}) if setting.name == "gradient_compression" else frozenset()
-    return rule_for(setting, target, frozenset({setting.name}) | beneath)
+    return rule_for(setting, target, frozenset({setting.name}) | beneath, {"device": device})
 
 
 def _adapters() -> Iterator[str]:
@@ -160,7 +172,10 @@ def _adapters() -> Iterator[str]:
     yield "| trainer | adapter | tested with |"
     yield "|---|---|---|"
     for trainer in TRAINERS:
-        yield f"| {trainer.name} | `{trainer.call}` | {trainer.library} {', '.join(trainer.tested)} |"
+        tested = f"{trainer.library} {', '.join(trainer.tested)}"
+        yield f"| {trainer.name} | `{trainer.call}` | {tested} |"
+        if trainer.call_for_several:
+            yield f"| {trainer.name}, several devices | `{trainer.call_for_several}` | {tested} |"
     yield ""
     yield "| refused | where | why |"
     yield "|---|---|---|"
@@ -183,6 +198,8 @@ def _section(target: Target) -> Iterator[str]:
         use = "read and train with it" if target.name in cells.TRAINED else "read with it (none trains)"
         yield f"The tests of this project do not install it: those that {use} were run by hand on {WHEN}, on a CPU,"
         yield f"with {versions}."
+        if target.name in ON_NO_CPU:
+            yield ON_NO_CPU[target.name]
     yield ""
     if target.use:
         yield f"Train with: `{target.use}`."

@@ -21,6 +21,10 @@ _BF16_UNDER_FSDP = (
 
 _LAUNCH = ("commands/launch.py", "commands/config/cluster.py")
 
+_NO_OPTIONS = "the file has no options of DistributedDataParallel: DistributedDataParallelKwargs"
+_WITHOUT_VIEWS = f"{_NO_OPTIONS}(gradient_as_bucket_view=True) saves a copy of all gradients"
+_WITHOUT_STATIC_GRAPH = f"{_NO_OPTIONS}(static_graph=True)"
+
 ACCELERATE = Target(
     name="accelerate",
     title="an accelerate configuration",
@@ -74,18 +78,10 @@ ACCELERATE = Target(
         ),
         exported("ddp", {"distributed_type": "MULTI_CPU"}, device="cpu", bucket_views=False, static_graph=False),
         exported("ddp", {"distributed_type": "MULTI_GPU"}, bucket_views=False, static_graph=False),
-        approximated(
-            "ddp",
-            {"distributed_type": "MULTI_GPU"},
-            "the file has no options of DistributedDataParallel: DistributedDataParallelKwargs(gradient_as_bucket_view="
-            "True) saves a copy of all gradients",
-            static_graph=False,
-        ),
-        approximated(
-            "ddp",
-            {"distributed_type": "MULTI_GPU"},
-            "the file has no options of DistributedDataParallel: DistributedDataParallelKwargs(static_graph=True)",
-        ),
+        approximated("ddp", {"distributed_type": "MULTI_CPU"}, _WITHOUT_VIEWS, device="cpu", static_graph=False),
+        approximated("ddp", {"distributed_type": "MULTI_CPU"}, _WITHOUT_STATIC_GRAPH, device="cpu"),
+        approximated("ddp", {"distributed_type": "MULTI_GPU"}, _WITHOUT_VIEWS, static_graph=False),
+        approximated("ddp", {"distributed_type": "MULTI_GPU"}, _WITHOUT_STATIC_GRAPH),
         exported("fsdp", _FSDP, mixed_precision="none"),
         approximated(
             "fsdp",

@@ -73,6 +73,7 @@ LIGHTNING = Target(
     sections=("trainer",),
     of_unknown="LightningCLI refuses the file",
     use="python train.py fit --config {file}",
-    adapter='Trainer(strategy=advisor.integrations.lightning.PolicyStrategy("policy.yaml"), devices=1)',
+    adapter='Trainer(strategy=advisor.integrations.lightning.PolicyStrategy("policy.yaml"), devices=1)'
+    ", or ParallelPolicyStrategy for several devices",
     notes=("without LightningCLI: Trainer(**mapping['trainer']), with a strategy object in place of class_path",),
 )

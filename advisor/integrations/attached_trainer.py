@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from advisor.integrations.peft import save_adapters
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
 from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.training.replaced_attribute import replace_attribute
@@ -32,9 +33,13 @@ class AttachedTrainer:
         trainer: The trainer.
         loop: The passes of its training.
         require_unchanged: Raises if the trainer was changed since, so that it would not train by the policy.
+        saves_adapters: Whether adapters are also saved alone.
     """
 
-    def __init__(self, trainer: Any, loop: TrainerLoop, require_unchanged: Callable[[], None]) -> None:
+    def __init__(
+        self, trainer: Any, loop: TrainerLoop, require_unchanged: Callable[[], None], saves_adapters: bool = False
+    ) -> None:
+        self._saves_adapters = saves_adapters
         self._trainer = trainer
         self._loop = loop
         self._require_unchanged = require_unchanged
@@ -81,6 +86,8 @@ class AttachedTrainer:
         if state_dict is None:
             state_dict = self._training.state_dict(optimizer=False)["model"]
         self._usual["_save"](output_dir, state_dict=state_dict)
+        if self._saves_adapters:
+            save_adapters(self._training, Path(output_dir or self._trainer.args.output_dir) / "adapters")
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save the state of a plain optimizer, and what methods add to it. All processes take part."""

@@ -14,6 +14,7 @@ from advisor.errors import PolicyError
 from advisor.integrations import support
 from advisor.integrations.accelerator import let_it_make_passes, own_settings
 from advisor.integrations.attached_trainer import AttachedTrainer
+from advisor.integrations.peft import require_adapters
 from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.policy.apply import HasPolicy, apply_policy
@@ -52,6 +53,7 @@ def attach(
     *,
     max_grad_norm: float | None = None,
     build_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    save_adapters: bool = False,
     untested: bool = False,
     **options: Any,
 ) -> Training:
@@ -68,6 +70,8 @@ def attach(
         policy: A policy, an answer of ``advisor.tune``, or the path of a policy file.
         max_grad_norm: Clip the gradients to this norm, 0 for not at all; default: what the trainer's arguments say.
         build_optimizer: ``(parameters) -> optimizer``; default: what the trainer's arguments say.
+        save_adapters: Whether each folder that the trainer saves also has the adapters of ``lora`` or ``qlora``, in
+            ``adapters``, for ``PeftModel.from_pretrained``; the model itself is saved with them merged.
         untested: Accept versions of transformers and trl that this was not tested with.
         options: Further options of :func:`advisor.apply_policy`, such as ``linear_head`` and ``count_targets``.
 
@@ -113,7 +117,9 @@ def attach(
     trainer._train_batch_size = args.train_batch_size
     loop = TrainerLoop(training, found.policy.accumulation_steps)
     let_it_make_passes(trainer.accelerator, loop)
-    AttachedTrainer(trainer, loop, lambda: _require_unchanged(trainer, kind, batch)).install()
+    if save_adapters:
+        require_adapters(training)
+    AttachedTrainer(trainer, loop, lambda: _require_unchanged(trainer, kind, batch), save_adapters).install()
     return training
 
 

@@ -33,13 +33,15 @@ class OwnSetting:
     plain: Any
 
 
-def policy_for(trainer: Trainer, policy: Policy | HasPolicy | str | os.PathLike[str], *, processes: int) -> HasPolicy:
+def policy_for(
+    trainer: Trainer, policy: Policy | HasPolicy | str | os.PathLike[str], *, processes: int | None = None
+) -> HasPolicy:
     """Read a policy, and check that a trainer can train with it.
 
     Args:
         trainer: What will train.
         policy: The policy, an answer of ``advisor.tune``, or the path of a policy file.
-        processes: How many processes the trainer runs in.
+        processes: How many processes the trainer runs in; default: not known yet.
 
     Raises:
         PolicyError: The file cannot be read or is damaged, or the policy is for another number of devices.
@@ -64,13 +66,11 @@ def policy_for(trainer: Trainer, policy: Policy | HasPolicy | str | os.PathLike[
                 f"{setting.label} needs the whole gradient in one backward pass, but the policy has "
                 f"accumulation_steps: {own.accumulation_steps}; leave the method out, or set accumulation_steps: 1"
             )
-    if own.gpu_count != processes:
+    if processes is not None and own.gpu_count != processes:
         number = "1 process" if processes == 1 else f"{processes} processes"
         fix = (
             "start the script once, without torchrun"
             if own.gpu_count == 1
-            else f"train with wrapper.py under `torchrun --nproc-per-node {own.gpu_count}`"
-            if trainer.one_device
             else f"start it with `torchrun --nproc-per-node {own.gpu_count} train.py`"
         )
         raise PolicyError(

@@ -33,16 +33,16 @@ class Trainer:
         library: The distribution that has it.
         tested: Minor versions of the library that the adapter was tested with.
         call: The call that applies a policy in it.
+        call_for_several: The call that applies a policy for several devices, if it is another one.
         own_loss: Whether it computes the loss of a language model itself, in a function that no method can replace.
-        one_device: Whether it trains by a policy on one device alone.
     """
 
     name: str
     library: str
     tested: tuple[str, ...]
     call: str
+    call_for_several: str = ""
     own_loss: bool = False
-    one_device: bool = False
 
 
 HF = Trainer("transformers.Trainer", "transformers", ("5.23",), "advisor.integrations.hf.attach(trainer, policy)")
@@ -58,18 +58,13 @@ LIGHTNING = Trainer(
     "lightning",
     ("2.6",),
     "lightning.pytorch.Trainer(strategy=advisor.integrations.lightning.PolicyStrategy(policy), devices=1)",
-    one_device=True,
+    "lightning.pytorch.Trainer(strategy=advisor.integrations.lightning.ParallelPolicyStrategy(policy), devices=2)",
 )
 TRAINERS = (HF, SFT, ACCELERATE, LIGHTNING)
 
 
 def why_refused(method: Method, trainer: Trainer) -> str:
     """Why a method cannot be used in a trainer, with the fix; empty if its adapter applies it."""
-    if trainer.one_device and (method.distributes or method.builds_on):
-        return (
-            f"it is for several devices, and what divides a training in {trainer.name} is its own strategy; tune with "
-            "gpus=1, or train with the policy's wrapper.py"
-        )
     if method.axis not in (None, MeshAxis.DATA):
         return (
             f"processes that hold one model must be given the same samples, but {trainer.name} gives each process "

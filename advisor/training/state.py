@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from advisor.training.optimizer.loadable_state import require_loadable
 from advisor.training.processes.cut import Cut, require_parts_for
 from advisor.training.processes.distribution import Distribution
 from advisor.training.processes.world import World
@@ -56,8 +57,15 @@ class TrainingState:
         return optimizer
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`save` gave rank 0; all of it, the model with the rest, or the optimizer alone."""
+        """Restore what :meth:`save` gave rank 0; all of it, the model with the rest, or the optimizer alone.
+
+        Raises:
+            PolicyError: The optimizer's state is of another optimizer, or of other parameters.
+        """
         optimizer_state = None
+        if "model" in state:
+            for name, part in self.parts.items():
+                part.require_fitting(state.get(name))
         if "model" not in state or "optimizer" in state:
             optimizer_state = self._own_optimizer(state["optimizer"])  # What is refused leaves everything as it was.
         if "model" in state:
@@ -80,6 +88,7 @@ class TrainingState:
         for cut in self.cuts:
             state = cut.own_optimizer_state(state, self.optimizer)
         require_parts_for(state, size=1)
+        require_loadable(self.optimizer, state)
         return state
 
 

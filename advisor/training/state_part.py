@@ -19,6 +19,9 @@ class StatePart:
         """The model's state, under the names and in the shapes that the model had before the method."""
         return state
 
+    def require_fitting(self, kept: Mapping[str, Any] | None) -> None:
+        """Refuse what another training kept, before anything is loaded; called with what :meth:`from_plain` gets."""
+
     def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Convert a plain model's state for the changed model, and restore the method's own state.
 

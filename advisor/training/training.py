@@ -330,7 +330,8 @@ class Training(Hooks):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned, from this or another policy with the same optimizer.
 
-        Or its optimizer alone, or all but that. With several processes, each must be given what rank 0 got.
+        Or its optimizer alone, or all but that. With several processes, each must be given what rank 0 got. The state
+        of another kind of optimizer, or of other parameters, is refused.
         """
         self._state().load(state)
         self._replaced.share_groups(self.optimizer)  # Loading gives an optimizer new ones.

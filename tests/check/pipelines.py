@@ -34,13 +34,11 @@ class Ended:
     Attributes:
         status: Of the step that failed; 0 if none did.
         outputs: Step -> output -> value.
-        used: Other actions that were called, with their inputs.
     """
 
     status: int = 0
     printed: str = ""
     outputs: dict[str, dict[str, str]] = field(default_factory=dict)
-    used: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     summary: str = ""
 
 
@@ -53,8 +51,8 @@ def write_command(folder: Path, text: str = _QUICK_COMMAND, name: str = "momadvi
     return folder
 
 
-def run_action(path: Path, inputs: dict[str, str], workspace: Path, commands: Path) -> Ended:
-    """Run the steps of an action in a repository's folder."""
+def run_action(path: Path, inputs: dict[str, str], workspace: Path, commands: Path, **variables: str) -> Ended:
+    """Run the steps of an action in a repository's folder, with other variables than a job usually has."""
     action = yaml.safe_load(path.read_text())
     assert set(inputs) <= set(action["inputs"])
     temp = commands.parent / "runner"
@@ -66,16 +64,14 @@ def run_action(path: Path, inputs: dict[str, str], workspace: Path, commands: Pa
     for step in action["runs"]["steps"]:
         if not _is_true(step.get("if", ""), values):
             continue
-        if "uses" in step:
-            ended.used.append((step["uses"], {name: _filled(text, values) for name, text in step["with"].items()}))
-            continue
-        assert step["shell"] == "bash"
+        assert step["shell"] == "bash", "actions of others are not run here"
         assert not _EXPRESSION.search(step["run"]), "an input in a script is code"
         for file in files.values():
             file.touch()
         files["GITHUB_OUTPUT"].write_text("")
         own = {name: _filled(text, values) for name, text in step["env"].items()}
         environment = own | {name: str(file) for name, file in files.items()} | {"RUNNER_TEMP": str(temp)}
+        environment |= {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "owner/name"} | variables
         # This is what `shell: bash` stands for.
         ended.status = _run(["-e", "-o", "pipefail"], step["run"], environment, workspace, commands, ended)
         lines = [line.partition("=") for line in files["GITHUB_OUTPUT"].read_text().splitlines()]

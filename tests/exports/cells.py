@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.file import PolicyFile
+from advisor.policy.fingerprints import Fingerprints
 from tests.exports.policies import file_of
 
-__all__ = ["BUILT", "FSDP", "ON_A_GPU", "ON_RANKS", "PER_STEP", "TRAINED", "Cell", "OnRanks"]
+__all__ = [
+    "BUILT",
+    "FSDP",
+    "ON_A_GPU",
+    "ON_RANKS",
+    "PER_STEP",
+    "TRAINED",
+    "UNDER_VARIABLES",
+    "VARIABLES",
+    "Cell",
+    "OnRanks",
+]
 
 PER_STEP = 8
 """Samples of one optimizer step on ranks: two micro-batches of two on each of two ranks."""
@@ -49,10 +63,21 @@ TRAINED: dict[str, tuple[Cell, ...]] = {
         Cell((BF16,), tolerance=2e-2),
         Cell((use("adam_low_bit", state="8bit"),), tolerance=1e-3),
         Cell((use("compile", scope="model"),), tolerance=1e-3),
+        Cell((use("compile", scope="blocks"),), tolerance=1e-3),
         Cell((use("checkpoint", every=2), FUSED, BF16), norm=0.1, tolerance=2e-2),
     ),
-    "accelerate": (Cell((BF16,), tolerance=2e-2),),
-    "lightning": (Cell(), Cell(norm=0.1), Cell((BF16,), norm=0.1, tolerance=2e-2)),
+    "accelerate": (
+        Cell(),
+        Cell((BF16,), tolerance=2e-2),
+        Cell((use("compile", scope="model"),), tolerance=1e-3),
+        Cell((use("compile", scope="blocks"),), tolerance=1e-3),
+    ),
+    "lightning": (
+        Cell(),
+        Cell(norm=0.1),
+        Cell((BF16,), norm=0.1, tolerance=2e-2),
+        Cell((use("pure_bf16", rounding="nearest"),), tolerance=1e-4, differs=True),
+    ),
     "deepspeed": (Cell(), Cell(norm=0.1), Cell((FUSED,), norm=0.1), Cell((BF16,), tolerance=2e-2)),
     "llamafactory": (
         Cell(),
@@ -60,6 +85,9 @@ TRAINED: dict[str, tuple[Cell, ...]] = {
         Cell((EVERY_BLOCK,)),
         Cell((EVERY_BLOCK, BF16), norm=0.1, tolerance=2e-2),
         Cell((use("compile", scope="model"),), tolerance=1e-3),
+        Cell((use("adam_8bit"),), tolerance=1e-2),
+        Cell((use("adam_low_bit", state="8bit"),), tolerance=1e-3),
+        Cell((use("adam_low_bit", state="4bit"),), tolerance=1e-2, differs=True),
         Cell((use("adafactor"),), tolerance=0.5, differs=True),
         Cell((use("muon"),), tolerance=0.5, differs=True),
     ),
@@ -86,8 +114,14 @@ ON_A_GPU = (
 )
 """What ``hf`` trains on a GPU, or on the software one."""
 
-BUILT = {"hf": (use("adam_8bit"), use("adam_low_bit", state="4bit"), use("adafactor"), use("compile", scope="blocks"))}
+BUILT = {"hf": (use("adam_8bit"), use("adam_low_bit", state="4bit"), use("adafactor"))}
 """Name of the trainer -> settings of which a test asserts what the trainer builds, and in what it differs."""
+
+
+VARIABLES = (use("intraop_threads", count=2), use("retain_freed_memory"))
+"""Settings of the process, which every export leaves to its environment."""
+UNDER_VARIABLES = ("hf", "accelerate", "lightning", "deepspeed")
+"""Names of the trainers that train with these."""
 
 
 def _ddp(*, views: bool = False, static: bool = False) -> MethodSetting:
@@ -111,9 +145,11 @@ class OnRanks(NamedTuple):
 
     @property
     def file(self) -> PolicyFile:
-        """The policy."""
+        """The policy, as measured on a CPU."""
         steps = self.accumulation_steps
-        return file_of(*self.settings, micro_batch=PER_STEP // (2 * steps), accumulation_steps=steps)
+        file = file_of(*self.settings, micro_batch=PER_STEP // (2 * steps), accumulation_steps=steps)
+        here = Fingerprints(workload={}, hardware={"kind": "cpu"}, versions={}, request="")
+        return msgspec.structs.replace(file, fingerprints=here)
 
 
 ON_RANKS = {
@@ -122,8 +158,16 @@ ON_RANKS = {
     "hf, static graph and accumulation": OnRanks("hf", (_ddp(static=True),), same=False),
     "hf, buckets as views": OnRanks("hf", (_ddp(views=True),), same=False),
     "accelerate": OnRanks("accelerate", (_ddp(),)),
+    "accelerate, buckets as views": OnRanks("accelerate", (_ddp(views=True),), same=False),
+    "accelerate, static graph": OnRanks("accelerate", (_ddp(static=True),), accumulation_steps=1, same=False),
     "lightning": OnRanks("lightning", (_ddp(),)),
     "lightning, static graph": OnRanks("lightning", (_ddp(static=True),), accumulation_steps=1),
     "lightning, static graph and accumulation": OnRanks("lightning", (_ddp(static=True),), same=False),
     "lightning, sent in fp16": OnRanks("lightning", (use("gradient_compression", hook="fp16"),)),
+    "deepspeed": OnRanks("deepspeed", (_ddp(),), same=False),
+    "deepspeed, zero_1": OnRanks("deepspeed", (use("zero_1"),), same=False),
+    "deepspeed, sharded": OnRanks("deepspeed", (FSDP,), same=False),
+    "deepspeed, gathered once": OnRanks(
+        "deepspeed", (use("fsdp", mixed_precision="none", offload=False, reshard=False),), same=False
+    ),
 }

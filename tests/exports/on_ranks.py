@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import warnings
@@ -29,7 +30,12 @@ State = dict[str, torch.Tensor]
 def in_every_trainer() -> dict[str, tuple[State, State]]:
     """Case -> the parameters after two steps, in the trainer and with the wrapper."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "2"}  # as torchrun does
-    trained = {"hf": _by_transformers, "accelerate": _by_accelerate, "lightning": _by_lightning}
+    trained = {
+        "hf": _by_transformers,
+        "accelerate": _by_accelerate,
+        "lightning": _by_lightning,
+        "deepspeed": _by_deepspeed,
+    }
     found = {}
     for name, case in ON_RANKS.items():
         export = export_policy(case.file, get_target(case.trainer), max_grad_norm=1.0)
@@ -51,9 +57,10 @@ def _by_accelerate(text: str, micro_batch: int) -> torch.nn.Module:
     from accelerate import Accelerator
 
     content = yaml.safe_load(text)
-    accelerator = Accelerator(mixed_precision=content["mixed_precision"], gradient_accumulation_steps=2, cpu=True)
+    steps = PER_STEP // (2 * micro_batch)
+    accelerator = Accelerator(mixed_precision=content["mixed_precision"], gradient_accumulation_steps=steps, cpu=True)
     assert accelerator.num_processes == content["num_processes"]
-    assert accelerator.distributed_type.value == "MULTI_CPU"
+    assert accelerator.distributed_type.value == content["distributed_type"] == "MULTI_CPU"
     built = tiny()
     model, optimizer, data = accelerator.prepare(built, adamw(built.parameters()), loaded(_rows(), micro_batch))
     for batch in data:
@@ -77,6 +84,23 @@ def _by_lightning(text: str, micro_batch: int) -> torch.nn.Module:
     return trained.model  # type: ignore[no-any-return]
 
 
+def _by_deepspeed(text: str, micro_batch: int) -> torch.nn.Module:
+    import deepspeed
+    import deepspeed.comm.torch
+
+    deepspeed.comm.torch.build_shm_op = lambda: None  # It would compile an operator for processes on one host.
+    deepspeed.init_distributed("gloo")
+    built = tiny()
+    engine, *_ = deepspeed.initialize(model=built, config=json.loads(text), optimizer=adamw(built.parameters()))
+    for batch in loaded(_rows()[dist.get_rank() :: 2], micro_batch):
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    whole = tiny()
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        whole.load_state_dict({name: tensor.detach().clone() for name, tensor in engine.module.state_dict().items()})
+    return whole
+
+
 def _by_the_wrapper(file: PolicyFile) -> State:
     training = apply_policy(file, tiny(), device="cpu", max_grad_norm=1.0, build_optimizer=adamw)
     rows = _rows()
@@ -85,7 +109,9 @@ def _by_the_wrapper(file: PolicyFile) -> State:
         training.step({name: torch.stack([row[name] for row in own]) for name in own[0]})
     state: State = training.state_dict()["model"]
     training.close()
-    return state
+    sent = [state]
+    dist.broadcast_object_list(sent)  # The first one has it.
+    return sent[0]
 
 
 def _rows() -> list[State]:

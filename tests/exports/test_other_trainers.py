@@ -26,6 +26,7 @@ from tests.exports.two_steps import (
     STEPS,
     adamw,
     assert_alike,
+    assert_trained_as_said,
     by_the_wrapper,
     loaded,
     module,
@@ -33,6 +34,7 @@ from tests.exports.two_steps import (
     samples,
     tiny,
 )
+from tests.methods.quick_compiler import quick_inductor
 
 
 def texts(name: str) -> Iterator[tuple[str, str]]:
@@ -169,25 +171,37 @@ def test_lightnings_trainer_reaches_the_wrappers_parameters(cell: Cell) -> None:
         warnings.simplefilter("ignore")  # that the data loader has no workers
         trainer.fit(trained, loaded(samples(padded=False)))
     assert trainer.global_step == STEPS
-    assert_alike(trained.model, by_the_wrapper(*cell.settings, norm=cell.norm, padded=False), cell.tolerance)
+    assert_trained_as_said(trained.model, cell, padded=False)
 
 
 @pytest.mark.parametrize("cell", TRAINED["accelerate"], ids=str)
-def test_accelerates_loop_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path) -> None:
-    accelerate = pytest.importorskip("accelerate")
-    from accelerate.commands.config.config_args import ClusterConfig
+def test_accelerates_loop_reaches_the_wrappers_parameters(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a script with ``Accelerator()``, as `accelerate launch --config_file` starts it."""
+    from accelerate import Accelerator
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
     (tmp_path / "a.yaml").write_text(export("accelerate", *cell.settings))
-    read = ClusterConfig.from_yaml_file(str(tmp_path / "a.yaml"))
-    accelerator = accelerate.Accelerator(mixed_precision=read.mixed_precision, cpu=True)
+    arguments = launch_command_parser().parse_args(["--config_file", str(tmp_path / "a.yaml"), "--cpu", "train.py"])
+    _, variables = prepare_simple_launcher_cmd_env(_validate_launch_command(arguments)[0])
+    for name, value in variables.items():
+        if name.startswith("ACCELERATE_"):
+            monkeypatch.setenv(name, value)
+    accelerator = Accelerator()
     model = tiny()
     optimizer = adamw(model.parameters())
     model, optimizer = accelerator.prepare(model, optimizer)
-    for start in range(0, 4 * STEPS, 4):
-        for first in (start, start + 2):
-            rows = samples(padded=False)[first : first + 2]
-            batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-            accelerator.backward(model(**batch).loss / 2)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert_alike(accelerator.unwrap_model(model), by_the_wrapper(*cell.settings, padded=False), cell.tolerance)
+    with quick_inductor():
+        for start in range(0, 4 * STEPS, 4):
+            for first in (start, start + 2):
+                rows = samples(padded=False)[first : first + 2]
+                batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+                accelerator.backward(model(**batch).loss / 2)
+            optimizer.step()
+            optimizer.zero_grad()
+    compiled = any(setting.name == "compile" for setting in cell.settings)
+    assert any(isinstance(one, torch._dynamo.eval_frame.OptimizedModule) for one in model.modules()) is compiled
+    plain = accelerator.unwrap_model(model, keep_torch_compile=False)
+    assert_alike(plain, by_the_wrapper(*cell.settings, padded=False), cell.tolerance)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 import yaml
 
 from advisor.exports.config_file import new_configuration
@@ -25,6 +23,7 @@ from tests.exports.two_steps import (
     STEPS,
     adamw,
     assert_trained_as_said,
+    deepspeed_engine,
     loaded,
     samples,
     tiny,
@@ -37,17 +36,8 @@ def text_of(trainer: str, *settings: MethodSetting, norm: float | None) -> str:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
-    """DeepSpeed, in a group of this process alone."""
-    deepspeed = pytest.importorskip("deepspeed")
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in alone.items():
-            patch.setenv(name, value)
-        # It would compile an operator for several processes on one host.
-        patch.setattr(importlib.import_module("deepspeed.comm.torch"), "build_shm_op", lambda: None)
-        deepspeed.init_distributed("gloo")
-        yield deepspeed
-    dist.destroy_process_group()
+    with deepspeed_engine() as found:
+        yield found
 
 
 @pytest.mark.parametrize("cell", TRAINED["deepspeed"], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from advisor.exports.hf_keys import HF
 from advisor.exports.patching import misspelled
 from advisor.exports.rules import Status
 from advisor.methods.setting import MethodSetting, use
-from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
+from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of, variables_of
 from tests.exports.cells import BUILT, TRAINED, Cell
 from tests.exports.policies import every_setting, file_of
 from tests.exports.two_steps import assert_alike, by_the_wrapper, samples, tiny
+from tests.methods.quick_compiler import quick_inductor
 
-ADAM_8BIT, ADAM_4BIT, ADAFACTOR, BLOCKS_COMPILED = BUILT["hf"]
+ADAM_8BIT, ADAM_4BIT, ADAFACTOR = BUILT["hf"]
+BLOCKS_COMPILED = use("compile", scope="blocks")
 
 
 def test_transformers_reads_what_is_exported_of_every_setting(tmp_path: Path) -> None:
@@ -64,10 +67,16 @@ def trained(text: str, folder: Path) -> Trainer:
 
 
 @pytest.mark.parametrize("cell", TRAINED["hf"], ids=str)
-def test_the_trainer_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path) -> None:
+def test_the_trainer_reaches_the_wrappers_parameters(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     export = export_policy(file_of(*cell.settings, micro_batch=2), HF, max_grad_norm=cell.norm)
     assert export.complete
-    theirs = trained(new_configuration(export), tmp_path).model
+    for name, value in variables_of(export):
+        monkeypatch.setenv(name, value)
+    # Kernels are made once.
+    with quick_inductor() if BLOCKS_COMPILED in cell.settings else contextlib.nullcontext():
+        theirs = trained(new_configuration(export), tmp_path).model
     assert_alike(theirs, by_the_wrapper(*cell.settings, norm=cell.norm), cell.tolerance)
 
 
@@ -122,9 +131,8 @@ def test_the_trainer_compiles_what_the_policy_says(
     setting: MethodSetting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export = export_policy(file_of(setting), HF)
-    (line,) = (line for line in export.lines if line.what.startswith("compile"))
-    for variable in line.outside.split()[:1]:
-        monkeypatch.setenv(*variable.split("="))
+    for name, value in variables_of(export):
+        monkeypatch.setenv(name, value)
     plugin = Trainer(tiny(), arguments_of(new_configuration(export), tmp_path)).accelerator.state.dynamo_plugin
     assert plugin.backend == "INDUCTOR"
     assert plugin.use_regional_compilation is (setting == BLOCKS_COMPILED)

@@ -157,6 +157,7 @@ def deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "runtime" / "engine.py").write_text('NOT_A_KEY = "not_a_key"\n')
     (folder / "runtime" / "config.py").write_text("this is no Python\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "deepspeed", raising=False)  # where it is installed, and was imported
     only("deepspeed", monkeypatch)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
@@ -16,6 +18,7 @@ from advisor.methods.setting import MethodSetting
 from advisor.training.training import Training
 from tests.exports.cells import Cell
 from tests.exports.policies import file_of
+from tests.methods.quick_compiler import quick_compiler
 
 __all__ = [
     "EPSILON",
@@ -26,6 +29,7 @@ __all__ = [
     "assert_moved_alike",
     "assert_trained_as_said",
     "by_the_wrapper",
+    "deepspeed_engine",
     "loaded",
     "module",
     "quiet_trainer",
@@ -69,23 +73,39 @@ def samples(count: int = 4 * STEPS, *, padded: bool = True) -> list[dict[str, to
 def by_the_wrapper(
     *settings: MethodSetting, norm: float | None = None, padded: bool = True, device: str = "cpu"
 ) -> Training:
-    """The wrapper's training after as many steps on the same samples."""
-    training = apply_policy(
-        file_of(*settings, micro_batch=2),
-        tiny(),
-        device=device,
-        max_grad_norm=norm,
-        build_optimizer=adamw,
-    )
-    rows = samples(padded=padded)
-    for step in range(STEPS):
-        own = rows[4 * step : 4 * step + 4]
-        training.step({name: torch.stack([row[name] for row in own]) for name in own[0]})
+    """The wrapper's training after as many steps on the same samples; what it compiles, it runs without kernels."""
+    with quick_compiler():
+        training = apply_policy(
+            file_of(*settings, micro_batch=2),
+            tiny(),
+            device=device,
+            max_grad_norm=norm,
+            build_optimizer=adamw,
+        )
+        rows = samples(padded=padded)
+        for step in range(STEPS):
+            own = rows[4 * step : 4 * step + 4]
+            training.step({name: torch.stack([row[name] for row in own]) for name in own[0]})
     return training
 
 
 def loaded(rows: list[dict[str, torch.Tensor]], micro_batch: int = 2) -> Any:
     return torch.utils.data.DataLoader(rows, batch_size=micro_batch)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def deepspeed_engine() -> Iterator[Any]:
+    """DeepSpeed, in a group of this process alone."""
+    deepspeed = pytest.importorskip("deepspeed")
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in alone.items():
+            patch.setenv(name, value)
+        # It would compile an operator for several processes on one host.
+        patch.setattr(importlib.import_module("deepspeed.comm.torch"), "build_shm_op", lambda: None)
+        deepspeed.init_distributed("gloo")
+        yield deepspeed
+    dist.destroy_process_group()
 
 
 def module() -> Any:

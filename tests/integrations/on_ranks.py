@@ -36,10 +36,10 @@ def policy_of(name: str) -> Policy:
 def in_both_loops() -> dict[str, dict[str, Any]]:
     """Method -> what three steps on two ranks lead to, in a Trainer and in a loop with an accelerator."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "2"}  # as torchrun does
-    return {name: {**_in_trainer(name, Path(_shared_folder())), "loop": _in_loop(name)} for name in DISTRIBUTING}
+    return {name: {**_in_trainer(name, Path(shared_folder())), "loop": _in_loop(name)} for name in DISTRIBUTING}
 
 
-def _shared_folder() -> str:
+def shared_folder() -> str:
     made = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(made)
     return str(made[0])

@@ -16,8 +16,9 @@ from lightning.pytorch.loggers import CSVLogger
 
 import advisor
 from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
+from advisor.hardware.mesh import MeshAxis
 from advisor.integrations import support
-from advisor.integrations.lightning import PolicyStrategy
+from advisor.integrations.lightning import ParallelPolicyStrategy, PolicyStrategy
 from advisor.integrations.silent_log import silent_log
 from advisor.methods.base import Method
 from advisor.methods.catalogue import CATALOGUE, get_method
@@ -167,11 +168,15 @@ def test_a_schedule_of_other_parameter_groups_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", ON_SEVERAL, ids=lambda method: method.name)
-def test_a_policy_for_several_devices_is_refused(method: Method) -> None:
+def test_a_policy_for_several_devices_is_refused_on_one(method: Method) -> None:
     policy = advisor.Policy(methods=(settings_of(method)[0],), micro_batch=2, accumulation_steps=1, gpu_count=2)
-    assert support.why_refused(method, support.LIGHTNING)
-    with pytest.raises(MethodRefusedError, match=r"cannot be used in lightning\.Trainer: .*tune with gpus=1"):
-        PolicyStrategy(policy)
+    if method.axis in (None, MeshAxis.DATA):
+        with pytest.raises(PolicyError, match=r"is for 2\. Give the Trainer strategy=ParallelPolicyStrategy"):
+            PolicyStrategy(policy)
+    else:
+        for strategy in (PolicyStrategy, ParallelPolicyStrategy):
+            with pytest.raises(MethodRefusedError, match=r"cannot be used in lightning\.Trainer: .*the same samples"):
+                strategy(policy)
 
 
 def test_a_trainer_of_two_devices_is_refused() -> None:

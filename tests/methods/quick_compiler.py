@@ -13,6 +13,7 @@ import torch._inductor.config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor import compile_fx
 from torch._inductor.decomposition import select_decomp_table
 
 from advisor.methods.kernels import _compile as compiled
@@ -27,6 +28,17 @@ def quick_compiler() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, torch._dynamo.config.patch(automatic_dynamic_shapes=False):
         patch.setattr(compiled, "BACKEND", without_kernels)
         patch.setattr(torch._dynamo, "reset", lambda: None)
+        yield
+    torch._dynamo.reset()
+
+
+@contextmanager
+def quick_inductor() -> Iterator[None]:
+    """The same for whoever else asks torch.compile for its default."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            compile_fx, "compile_fx", lambda graph, inputs, **_: without_kernels(graph, inputs, budgeted=False)
+        )
         yield
     torch._dynamo.reset()
 

@@ -1,4 +1,4 @@
 """Methods that change which weights are trained.
 
-Called by methods.
+Called by integrations and methods.
 """

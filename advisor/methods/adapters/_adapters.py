@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from advisor.errors import MethodRefusedError
 from advisor.training.state_part import StatePart
+from advisor.training.structure import is_transposed
 
 __all__ = ["Adapters", "add_adapters"]
 
@@ -37,9 +38,7 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
                 f"adapters are added to plain layers, but {name} is part of one that has adapters already; leave the "
                 "method out, or merge yours before (merge_and_unload)"
             )
-    # A pattern for whole names: in a list peft takes them as endings, which other layers may share.
-    pattern = "|".join(map(re.escape, names))
-    config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=pattern, bias="none")
+    config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=_pattern(names), bias="none")
     noted = getattr(model, "peft_config", None)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # It then sets it as it must be.
@@ -80,14 +79,17 @@ class Adapters(StatePart):
                 plain[name] = value
         return plain
 
-    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The weights and adapters that were kept, or plain weights with adapters whose product is zero."""
+    def require_fitting(self, kept: Mapping[str, Any] | None) -> None:
+        """Refuse adapters of other layers, or of another rank."""
         if kept is not None and not self._fits(kept):
             raise MethodRefusedError(
                 "the adapters of a state must be of the same layers and rank as those of the training that it is "
                 "loaded into; apply the same policy, or take the entry of the adapters out of the state: they are "
                 "merged in its weights, and new ones begin"
             )
+
+    def from_plain(self, state: Mapping[str, Any], kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The weights and adapters that were kept, or plain weights with adapters whose product is zero."""
         own: dict[str, Any] = {}
         for name, value in state.items():
             layer, _, last = name.rpartition(".")
@@ -110,6 +112,24 @@ class Adapters(StatePart):
             for name, layer in self._layers.items()
             for first, second in [self._pair(name)]
         }
+
+    def for_peft(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Options of a ``peft.LoraConfig``, and the tensors under the names that peft saves them with."""
+        layer = next(iter(self._layers.values()))
+        options = {
+            "r": layer.r[_ADAPTER],
+            "lora_alpha": layer.lora_alpha[_ADAPTER],
+            "target_modules": _pattern(self._layers),
+            "fan_in_fan_out": any(_had_inputs_first(one.base_layer) for one in self._layers.values()),
+            "bias": "none",
+            "inference_mode": True,
+        }
+        tensors = {
+            f"base_model.model.{name}.lora_{place}.weight": tensor.detach()
+            for name in self._layers
+            for place, tensor in zip("AB", self._pair(name), strict=True)
+        }
+        return options, tensors
 
     def _fits(self, kept: Mapping[str, Any]) -> bool:
         return kept.keys() == self._layers.keys() and all(
@@ -141,6 +161,16 @@ class Adapters(StatePart):
             weight = weight.to(base.weight.device)
             held = base.hold(weight.t() if base.transposed else weight)
         return held
+
+
+def _pattern(names: Iterable[str]) -> str:
+    """Whole names: in a list peft takes them as endings, which other layers may share."""
+    return "|".join(map(re.escape, names))
+
+
+def _had_inputs_first(base: Any) -> bool:
+    """Whether the layer that a user has holds its weight as (inputs, outputs)."""
+    return bool(base.transposed) if _holds(base) else is_transposed(base)
 
 
 def _fill(layer: Any) -> None:
