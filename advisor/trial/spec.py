@@ -24,6 +24,7 @@ from advisor.trial.result import (
     ProbeResult,
     Result,
     SizeResult,
+    SplitResult,
     TimedResult,
     TimeResult,
     VerifyResult,
@@ -44,6 +45,7 @@ __all__ = [
     "PredictTrial",
     "ProbeTrial",
     "SizeTrial",
+    "SplitTrial",
     "TimeTrial",
     "TimedTrial",
     "Trial",
@@ -276,6 +278,10 @@ class PairTrial(Trial[PairResult], frozen=True, kw_only=True, tag="pair"):
     beside: Policy
 
 
+class SplitTrial(Trial[SplitResult], frozen=True, kw_only=True, tag="split"):
+    """Watch a few steps on several devices with a profiler: what of them is computing, what communication."""
+
+
 class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidelity"):
     """A few dozen small steps: the losses and the first gradient, to compare with the reference run's.
 
@@ -342,6 +348,7 @@ TrialSpec = (
     | ConfirmTrial
     | FidelityTrial
     | PairTrial
+    | SplitTrial
     | PlainLoopTrial
     | VerifyTrial
 )

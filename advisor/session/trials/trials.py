@@ -11,6 +11,7 @@ import msgspec
 from advisor.goal import GoalKind
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Sizing
+from advisor.measure.step_split import StepSplit
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import StepWork
@@ -33,9 +34,10 @@ from advisor.trial.result import (
     PairResult,
     PredictResult,
     SizeResult,
+    SplitResult,
     TimeResult,
 )
-from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, TimeTrial
+from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, SplitTrial, TimeTrial
 
 __all__ = ["Trials"]
 
@@ -229,6 +231,14 @@ class Trials:
     def count_work(self, policy: Policy) -> StepWork | None:
         """Count the work of a policy's step from a trace, without running it; ``None`` if it cannot be counted."""
         return self._traced(policy, counts_work=True).work
+
+    def split(self, policy: Policy) -> StepSplit | None:
+        """Measure what of a step on several devices is communication; ``None`` if that could not be seen."""
+        model = self.model_of(Combination.of(policy))
+        expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
+        limit = self._limits.hard_limit_seconds(expected, slow_start=starts_slowly(policy.methods))
+        result: SplitResult = self._runs.run(self._runs.spec(SplitTrial, policy, hard_limit_seconds=limit))
+        return result.split
 
     def fullest_bytes(self, combination: Combination) -> int | None:
         """What one sample takes on the fullest device of a mesh, where that is a question that a trace answers."""
