@@ -15,6 +15,8 @@ from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import Kind, StepWork
 from advisor.session.answer.where_time_goes import with_time_explained
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import SplitResult
 from tests.decide.examples import baseline, goal, measured, on
 from tests.predict.rates import group, rates, work_of
 from tests.search.test_build_space import FACTS
@@ -43,9 +45,9 @@ class FakeTrials:
         self.asked.append(policy)
         return self.winner if policy.methods else self.plain
 
-    def split(self, policy: Policy) -> StepSplit | None:
+    def split(self, policy: Policy, **asked: object) -> SplitResult:
         assert policy.gpu_count > 1, "one device sends nothing"
-        return self.splits.pop(0) if self.splits else None
+        return SplitResult(key="split", outcome=Outcome.OK, split=self.splits.pop(0) if self.splits else None)
 
 
 def explained(

@@ -7,6 +7,7 @@ import msgspec
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.hardware.rates import DeviceRates
 from advisor.measure.step_split import StepSplit
+from advisor.methods.compose import starts_slowly
 from advisor.predict.roofline import PredictedStep, predict_step
 from advisor.report.why_time import communication_sentence, explain_time, time_sentence
 from advisor.session.context import StudyContext
@@ -46,13 +47,16 @@ def with_time_explained(context: StudyContext, trials: Trials, recommendation: R
 def _with_communication(context: StudyContext, trials: Trials, recommendation: Recommendation) -> Recommendation:
     """Profile some steps of winner and baseline on several devices, and say what of them is communication."""
     splits: dict[str, StepSplit] = {}
+    limits = context.budget.limits
     for name, one in (("baseline", recommendation.baseline), ("winner", recommendation.winner)):
         if one is None or one.policy.gpu_count == 1 or one.measurement is None or not context.budget.may_trace:
             continue
         at_size = trials.at_size(one.model_size) if one.model_size else trials
-        split = at_size.split(one.policy)
-        if split is not None:
-            splits[name] = split
+        slow_start = starts_slowly(one.policy.methods)
+        limit_seconds = limits.hard_limit_seconds(one.measurement.step_seconds, slow_start=slow_start)
+        result = at_size.split(one.policy, hard_limit_seconds=limit_seconds)
+        if result.split is not None:
+            splits[name] = result.split
     if "winner" not in splits:
         return recommendation
     same = recommendation.baseline == recommendation.winner

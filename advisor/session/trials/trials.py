@@ -11,7 +11,6 @@ import msgspec
 from advisor.goal import GoalKind
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.measurement import Sizing
-from advisor.measure.step_split import StepSplit
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import StepWork
@@ -232,14 +231,6 @@ class Trials:
         """Count the work of a policy's step from a trace, without running it; ``None`` if it cannot be counted."""
         return self._traced(policy, counts_work=True).work
 
-    def split(self, policy: Policy) -> StepSplit | None:
-        """Measure what of a step on several devices is communication; ``None`` if that could not be seen."""
-        model = self.model_of(Combination.of(policy))
-        expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
-        limit = self._limits.hard_limit_seconds(expected, slow_start=starts_slowly(policy.methods))
-        result: SplitResult = self._runs.run(self._runs.spec(SplitTrial, policy, hard_limit_seconds=limit))
-        return result.split
-
     def fullest_bytes(self, combination: Combination) -> int | None:
         """What one sample takes on the fullest device of a mesh, where that is a question that a trace answers."""
         policy = combination.policy(1, profiled_passes(combination, self._goal), settled=self._settled(combination))
@@ -297,6 +288,10 @@ class Trials:
         """Alternate the steps of two policies in the same processes; ``asked`` are the other fields of the trial."""
         return self._runs.run(self._runs.spec(PairTrial, policy, **asked))
 
+    def split(self, policy: Policy, **asked: Any) -> SplitResult:
+        """Profile some steps of a policy on several devices; ``asked`` are the other fields of the trial."""
+        return self._runs.run(self._runs.spec(SplitTrial, policy, **asked))
+
     def _need_bytes(self, policy: Policy) -> int:
         model = self.model_of(Combination.of(policy))
         return self._goal.memory_limit_bytes if model is None else model.predict(policy.micro_batch)
@@ -331,9 +326,8 @@ class Trials:
             thread_rates=self.thread_rates,
         )
         if exact is None:
-            return self._runs.run(
-                msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key)))
-            )
+            own = str(self._runner.gradient_file(spec.key))
+            return self._runs.run(msgspec.structs.replace(spec, write_gradient_to=own))
         assert exact.fidelity is not None, "there is something to compare with"
         gradient, state = str(self._runner.gradient_file(exact.key)), tuple(exact.fidelity.state)
         return self._runs.run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))

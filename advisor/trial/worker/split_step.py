@@ -9,14 +9,14 @@ from advisor.trial.spec import SplitTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.first_steps import first_steps
 
-__all__ = ["split"]
+__all__ = ["split_step"]
 
 _SECONDS = 0.5
 _MOST_STEPS = 5
 """A profiler writes down every operator: a few steps are enough for shares, and many take long to read."""
 
 
-def split(bench: Bench[SplitTrial]) -> SplitResult:
+def split_step(bench: Bench[SplitTrial]) -> SplitResult:
     """Run the trial; this rank's share.
 
     Raises:
