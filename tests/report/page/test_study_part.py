@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.command_line import verify_parser
+from advisor.command_line import tune_parser, verify_parser
 from advisor.decide.candidate import Role
 from advisor.measure.step_split import PhaseSplit, StepSplit
 from advisor.phase import Phase
@@ -124,22 +124,39 @@ def test_a_command_measures_exactly_one_policy_beside_the_baseline_without_a_fil
     found, passed = recommendation(), tmp_path / "stdin"
     assert found.baseline is not None
     tried = [one.policy for one in (*found.ranking, *found.not_measured)]
-    commands = [shlex.split(one.verify_command) for one in page.policies if one.verify_command]
-    assert len(commands) == len(tried) - 1, "all but the baseline"
+    commands = [shlex.split(one.verify_command) for one in page.policies]
+    assert len(commands) == len(tried)
     for program, pattern, text, pipe, *command in commands:
         assert (program, pattern, pipe, *command[:2]) == ("printf", "%s", "|", "momadvise", "verify")
         assert verify_parser().checked(command[2:]).policy == "/dev/stdin"
         passed.write_text(text)
         file = load_policy_file(passed)
         assert file.policy in tried
-        assert file.baseline == found.baseline.policy
+        assert file.baseline == (None if file.policy == found.baseline.policy else found.baseline.policy)
 
 
-def test_what_a_policy_alone_cannot_say_has_no_command_for_it_alone(tmp_path: Path) -> None:
-    several = study_part(read_finished(write_study(tmp_path / "1", cost_recommendation(), cost_goal())), "s0")
-    assert {one.gpu_count for one in several.policies if one.verify_command} == {1}
-    larger = study_part(read_finished(write_study(tmp_path / "2", test_growth.answer(), HALF)), "s0")
-    assert not any(one.verify_command for one in larger.policies if one.model_size)
+def test_a_policy_of_several_devices_is_the_only_trial_of_a_search_on_them(tmp_path: Path) -> None:
+    part = study_part(read_finished(write_study(tmp_path / "study", cost_recommendation(), cost_goal())), "s0")
+    several = [one for one in part.policies if one.gpu_count > 1]
+    assert several
+    for one in several:
+        _, _, text, _, program, *command = shlex.split(one.verify_command)
+        asked = tune_parser().checked(command)
+        assert (program, asked.baseline, asked.gpus, asked.trials) == ("momadvise", "/dev/stdin", str(one.gpu_count), 1)
+        assert f"gpu_count: {one.gpu_count}}}" in text
+
+
+def test_the_command_of_a_policy_at_another_size_of_the_model_says_the_size(tmp_path: Path) -> None:
+    part = study_part(read_finished(write_study(tmp_path / "study", test_growth.answer(), HALF)), "s0")
+    larger = [one for one in part.policies if one.model_size]
+    assert any(one.samples_per_second for one in larger)
+    for one in larger:
+        assert bool(one.verify_command) == (one.samples_per_second is not None), "nothing says the size of the others"
+        if one.verify_command:
+            (tmp_path / "stdin").write_text(shlex.split(one.verify_command)[2])
+            evidence = load_policy_file(tmp_path / "stdin").evidence
+            assert evidence is not None
+            assert evidence.model_size == one.model_size
 
 
 def test_without_a_model_there_is_no_command_that_needs_one(tmp_path: Path) -> None:
