@@ -287,8 +287,11 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
 
 
 def policy_line(file: PolicyFile) -> str:
-    """The text of a policy file on one line, for a command that passes it on."""
-    line = yaml.safe_dump(_document(file), sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf)
+    """The text of a policy file on one line, for a command that passes it on; without what is not known."""
+    document = _document(file)
+    if "evidence" in document:
+        document["evidence"] = {name: value for name, value in document["evidence"].items() if value is not None}
+    line = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf)
     return line.removesuffix("\n")
 
 

@@ -48,13 +48,19 @@ def tune_command(model: str, goal: str, asked: Asked, preference: Preference | N
 def verify_command(model: str, file: PolicyFile, asked: Asked) -> str:
     """A line for any shell that measures exactly one policy, with no file that has to be saved first.
 
+    On one device it is verified beside the baseline. On several it is the only trial of a search, as its baseline: a
+    plain loop on one device has nothing to compare it with.
+
     Args:
         model: As it was typed.
         file: The policy, and what it is compared with.
         asked: What was asked for.
     """
-    verify = ("momadvise", "verify", "/dev/stdin", model, *_asked_again(asked, _OF_ONE_POLICY))
-    return f"printf %s {shlex.quote(policy_line(file))} | {shlex.join(verify)}"
+    again, devices = _asked_again(asked, _OF_ONE_POLICY), file.policy.gpu_count
+    command = ["momadvise", "verify", "/dev/stdin", model, *again]
+    if devices > 1:
+        command = ["momadvise", model, "--baseline", "/dev/stdin", "--gpus", str(devices), "--trials", "1", *again]
+    return f"printf %s {shlex.quote(policy_line(file))} | {shlex.join(command)}"
 
 
 def _asked_again(asked: Asked, names: Collection[str]) -> list[str]:

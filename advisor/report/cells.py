@@ -22,7 +22,7 @@ _LEFT = ("#", "fidelity")
 
 
 class Folded:
-    """Words joined by a separator, folded only between them; a separator stands at the start of a new line.
+    """Words joined by a separator, folded only between them: a plus begins the new line, a comma ends the old one.
 
     Args:
         words: What is joined, e.g. methods.
@@ -36,12 +36,17 @@ class Folded:
     def lines(self, width: int) -> list[str]:
         """The lines for a width; a single word that is longer stays whole on its own."""
         lines = self._words[:1] or [""]
-        for word in self._words[1:]:
+        ends_line = self._separator.startswith(",")
+        for number, word in enumerate(self._words[1:], 2):
             piece = self._separator + word
-            if len(lines[-1]) + len(piece) > width:
-                lines.append(piece.lstrip())
-            else:
+            room = width - (ends_line and number < len(self._words))  # for the comma that may follow
+            if len(lines[-1]) + len(piece) <= room:
                 lines[-1] += piece
+            elif ends_line:
+                lines[-1] += self._separator.rstrip()
+                lines.append(word)
+            else:
+                lines.append(piece.lstrip())
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

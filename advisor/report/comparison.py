@@ -51,7 +51,7 @@ def comparison_words(found: FidelityMeasurement) -> str:
     """``"over 30 steps its loss stayed within 0.3% of the reference run's; gradient error 0.4%"``."""
     if not found.is_finite:
         return f"its loss became infinite or NaN within {found.steps} steps"
-    off = format_percent(found.loss_drift)
+    off = format_percent(found.loss_drift).removeprefix("<")
     stayed = f"loss stayed within {off} of" if found.loss_drift else "losses were"
     text = f"over {found.steps} steps its {stayed} the reference run's"
     if found.loss_drift > _WORTH_BOTH_LOSSES:

@@ -66,7 +66,7 @@ class OutlookView:
             yield from self._chart(at, console, options)
         if outlook.reserved:
             yield Text()
-            yield from self._allocator()
+            yield from self._allocator(options.max_width)
         if outlook.times:
             yield Text()
             yield from self._times()
@@ -120,14 +120,19 @@ class OutlookView:
         )
         yield Padding(Text(f"peaks: {peaks}", style="dim"), (0, 0, 0, 2))
 
-    def _allocator(self) -> RenderResult:
+    def _allocator(self, width: int) -> RenderResult:
         """The allocator's memory: more than the tensors', because it keeps memory for reuse."""
         yield Text("Reserved by torch's caching allocator (this decides what fits)", style="bold")
         for one in self.outlook.reserved:
             words = "with expandable_segments" if one.expandable else "by default"
             line = f"  {words:<24}  {format_bytes(one.peak_bytes):>9} at batch {one.micro_batch:,}"
             if one.largest_batch:
-                line += f"; largest batch {one.largest_batch:,} ({format_bytes(one.largest_peak_bytes)})"
+                line += ";"
+                largest = f"largest batch {one.largest_batch:,} ({format_bytes(one.largest_peak_bytes)})"
+                if len(f"{line} {largest}") > width:
+                    yield Text(line)
+                    line = " " * len("  with expandable_segments ")
+                line += f" {largest}"
             yield Text(line)
 
     def _times(self) -> RenderResult:

@@ -72,7 +72,7 @@ class RankingTable:
         hidden = len(self.recommendation.ranking) - len(shown)
         if hidden:
             lesser = "slower" if self.recommendation.growth is None else "smaller or slower"
-            yield Text(f"and {hidden} more that were {lesser}", style="dim")
+            yield Text(f"and {hidden:,} more that {'was' if hidden == 1 else 'were'} {lesser}", style="dim")
         yield self._legend(shown)
 
     def _legend(self, shown: Sequence[tuple[int, Candidate]]) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from advisor.measure.step_split import StepSplit
 from advisor.methods.base import Method, Saves
 from advisor.methods.catalogue import get_method
 from advisor.methods.setting import MethodSetting
@@ -11,7 +12,7 @@ from advisor.phase import Phase
 from advisor.predict.roofline import Bound, PredictedPhase, PredictedStep
 from advisor.text.units import format_bytes, format_percent, format_rate, format_seconds
 
-__all__ = ["explain_time", "time_sentence"]
+__all__ = ["communication_sentence", "explain_time", "time_sentence"]
 
 _SHOWN_FROM = 0.05
 """Changes by a smaller share of plain training's step are within a roofline's error."""
@@ -70,6 +71,23 @@ def time_sentence(step: PredictedStep, name: str) -> str:
     return (
         f"Predicted{basis} from the work of its operators, {name} at batch {step.batch} spends {'; '.join(parts)}. "
         f"It makes {format_rate(step.intensity)} floating-point operations for each byte that it moves."
+    )
+
+
+def communication_sentence(devices: int, winner: StepSplit, baseline: StepSplit | None) -> str:
+    """What of a step on several devices is communication.
+
+    Args:
+        devices: How many train together.
+        winner: A profiled step of the winner.
+        baseline: One of the baseline, if that is another policy on several devices.
+    """
+    beside = "" if baseline is None else f" (the baseline's: {format_percent(baseline.exposed_share)})"
+    others = "the other device" if devices == 2 else "the other devices"
+    return (
+        f"On the first of {devices} devices {format_percent(winner.exposed_share)} of a step is communication that no "
+        f"computation hides, waiting for {others} included{beside}; during another "
+        f"{format_percent(winner.hidden_share)} it communicates and computes."
     )
 
 

@@ -187,7 +187,7 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
         device=hardware.device if stands_for is None else "cpu",
         stands_for=stands_for,
         allocator_limit_bytes=limit_bytes if hardware.kind is DeviceKind.CUDA else None,
-        counts_work=stands_for is None,
+        counts_work=stands_for is None and policy.gpu_count == 1,  # of several nobody knows how long they wait
         measures_rates=stands_for is None,
         memory_limit_bytes=limit_bytes,
         seed=request.seed,

@@ -54,6 +54,7 @@ from advisor.trial.spec import (
     PredictTrial,
     ProbeTrial,
     SizeTrial,
+    SplitTrial,
     TimeTrial,
     Trial,
 )
@@ -69,6 +70,7 @@ _NAMES: dict[type[Trial[Any]], str] = {
     FidelityTrial: "comparing losses",
     ConfirmTrial: "confirming",
     PredictTrial: "tracing where time goes",
+    SplitTrial: "profiling communication",
 }
 """What a run is busy with; the rest is momadvise's own: choosing, writing, and the start."""
 

@@ -9,6 +9,7 @@ from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.measure.step_record import StepRecord
+from advisor.measure.step_split import StepSplit
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import MemoryPrediction
 from advisor.predict.step_timeline import StepTimeline
@@ -33,6 +34,7 @@ __all__ = [
     "Result",
     "Rung",
     "SizeResult",
+    "SplitResult",
     "TimeResult",
     "TimedResult",
     "TrialResult",
@@ -189,6 +191,16 @@ class PairResult(Result, frozen=True, kw_only=True, tag="pair"):
     speedup: Speedup | None = None
 
 
+class SplitResult(Result, frozen=True, kw_only=True, tag="split"):
+    """Where the time of a step on several devices goes.
+
+    Attributes:
+        split: On the first of them; ``None`` if no communication was seen.
+    """
+
+    split: StepSplit | None = None
+
+
 class PlainLoopResult(Result, frozen=True, kw_only=True, tag="plain loop"):
     """Steps of a plain loop.
 
@@ -219,6 +231,7 @@ TrialResult = (
     | ConfirmResult
     | FidelityResult
     | PairResult
+    | SplitResult
     | PlainLoopResult
     | VerifyResult
 )

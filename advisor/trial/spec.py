@@ -24,10 +24,12 @@ from advisor.trial.result import (
     ProbeResult,
     Result,
     SizeResult,
+    SplitResult,
     TimedResult,
     TimeResult,
     VerifyResult,
 )
+from advisor.trial.trial_key import Incidental, identity_of
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadSource
 
@@ -44,6 +46,7 @@ __all__ = [
     "PredictTrial",
     "ProbeTrial",
     "SizeTrial",
+    "SplitTrial",
     "TimeTrial",
     "TimedTrial",
     "Trial",
@@ -55,9 +58,6 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=Result, covariant=True)
 _Compared = TypeVar("_Compared", bound=ComparedResult, covariant=True)
 _Timed = TypeVar("_Timed", bound=TimedResult, covariant=True)
-
-Incidental = Annotated[_T, msgspec.Meta(extra={"identity": None})]
-"""A field left out of the trial's key: a stored result is valid for every value of it."""
 
 _ByFingerprint = Annotated[WorkloadSource, msgspec.Meta(extra={"identity": operator.attrgetter("fingerprint")})]
 """A workload is identified by its content, wherever its file is."""
@@ -107,7 +107,7 @@ class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unkno
         """
         asked = {
             name: value if of is None else of(value)
-            for name, default, of in _identity_of(type(self))
+            for name, default, of in identity_of(type(self))
             if (value := getattr(self, name)) != default
         }
         digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:12]
@@ -121,20 +121,6 @@ class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unkno
     def ended(self, outcome: Outcome, reason: str = "", **found: Any) -> _R:
         """Make the result of this trial."""
         return self.result_type(key=self.key, outcome=outcome, reason=reason, **found)
-
-
-@functools.cache
-def _identity_of(kind: type[Trial[Any]]) -> tuple[tuple[str, Any, Any], ...]:
-    """Name and default of each field in the key, and the function that reduces it (``None``: the whole value)."""
-    found = []
-    for field in msgspec.structs.fields(kind):
-        marks = [
-            one.extra["identity"] for one in get_args(field.type)[1:] if isinstance(one, msgspec.Meta) and one.extra
-        ]
-        if None not in marks:
-            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            found.append((field.name, default, marks[0] if marks else None))
-    return tuple(found)
 
 
 @functools.cache
@@ -278,6 +264,10 @@ class PairTrial(Trial[PairResult], frozen=True, kw_only=True, tag="pair"):
     beside: Policy
 
 
+class SplitTrial(Trial[SplitResult], frozen=True, kw_only=True, tag="split"):
+    """Watch a few steps on several devices with a profiler: what of them is computing, what communication."""
+
+
 class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidelity"):
     """A few dozen small steps: the losses and the first gradient, to compare with the reference run's.
 
@@ -344,6 +334,7 @@ TrialSpec = (
     | ConfirmTrial
     | FidelityTrial
     | PairTrial
+    | SplitTrial
     | PlainLoopTrial
     | VerifyTrial
 )

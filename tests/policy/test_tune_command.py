@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from advisor.goal import Preference
+from advisor.methods.setting import use
 from advisor.policy.file import PolicyFile
 from advisor.policy.policy import Policy
 from advisor.policy.tune_command import tune_command, verify_command
@@ -39,3 +40,13 @@ def test_of_the_options_of_a_study_one_policy_has_its_limit_and_its_sizes() -> N
     *_, pipe, program, verb, passed, model, limit, size, tokens, count = shlex.split(line)
     assert (pipe, program, verb, passed, model) == ("|", "momadvise", "verify", "/dev/stdin", "a model.py")
     assert (limit, size, tokens, count) == ("--memory-limit", "1GiB", "--tokens", "64")
+
+
+def test_a_policy_of_several_devices_is_measured_on_as_many() -> None:
+    policy = Policy(methods=(use("ddp"),), micro_batch=4, gpu_count=2)
+    line = verify_command("model.py", PolicyFile(policy=policy), {"memory_limit_bytes": 2**30, "gpus": "1,2"})
+    *_, pipe, program = shlex.split(line)[:5]
+    assert (pipe, program) == ("|", "momadvise")
+    assert shlex.split(line)[5:] == [
+        *("model.py", "--baseline", "/dev/stdin", "--gpus", "2", "--trials", "1", "--memory-limit", "1GiB")
+    ]

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.methods.setting import use
 from advisor.phase import Phase
 from advisor.predict.step_work import Kind, work_through
+from advisor.predict.trace.operator_work import operator_work
 from advisor.predict.trace.work_counter import WorkCounter
 from tests.methods.tiny import adamw, convnet, gpt2, images, text
 from tests.predict.steps import count_step, counted, fake_step, fake_work, flops, named, training_of
@@ -332,3 +333,11 @@ def test_a_step_in_more_pieces_at_a_larger_batch_is_still_a_line() -> None:
 
 def _adamw(**options: bool):  # type: ignore[no-untyped-def]
     return lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, **options)
+
+
+def test_communication_is_no_work_of_the_device() -> None:
+    """It takes the time of the links, and of those that it waits for."""
+    sums = torch.ops._c10d_functional.all_reduce.default
+    given = torch.ones(8)
+    assert operator_work(sums, (given, "sum", "0"), {}, torch.ones(8), Phase.BACKWARD) is None
+    assert operator_work(torch.ops.aten.neg.default, (given,), {}, torch.ones(8), Phase.BACKWARD) is not None

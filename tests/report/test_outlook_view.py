@@ -183,3 +183,11 @@ def test_a_mesh_is_named_and_stands_in_the_document() -> None:
     assert "gpt2: checkpoint every=2 (2 data x 2 tensor) on a device" in printed(outlook)
     assert json.loads(json_outlook(outlook))["mesh"] == {"data": 2, "tensor": 2, "pipeline": 1}
     assert "mesh" not in json.loads(json_outlook(FITS))
+
+
+def test_on_a_narrow_terminal_what_the_allocator_holds_goes_on_below_its_own_column() -> None:
+    outlook = msgspec.structs.replace(FITS, reserved=(replay(False), replay(True)))
+    lines = printed(outlook, width=60).splitlines()
+    row = next(number for number, line in enumerate(lines) if "by default" in line)
+    assert lines[row].rstrip().endswith(";")
+    assert lines[row + 1].startswith(" " * 28 + "largest batch")

@@ -174,3 +174,17 @@ def test_what_hides_below_the_rows_is_the_least_expected() -> None:
     assert text.index("batch 3") < text.index("batch 2")
     assert "batch 1" not in text
     assert "and 1 more" in text
+
+
+def test_a_comma_ends_a_line_and_begins_none() -> None:
+    folded = Folded(["layers=4", "width=96", "own size"], separator=", ")
+    assert folded.lines(80) == ["layers=4, width=96, own size"]
+    assert folded.lines(19) == ["layers=4, width=96,", "own size"]
+    assert folded.lines(18) == ["layers=4,", "width=96, own size"]
+    assert folded.lines(10) == ["layers=4,", "width=96,", "own size"]
+
+
+def test_of_one_policy_that_is_not_shown_the_table_says_was() -> None:
+    tables = [shown(RankingTable(recommendation(), goal(), rows=rows)) for rows in range(1, 8)]
+    hidden = {line for text in tables for line in text.splitlines() if line.startswith("and ")}
+    assert "and 1 more that was slower" in {line.rstrip() for line in hidden}

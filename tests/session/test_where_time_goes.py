@@ -9,11 +9,14 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.choose import choose
+from advisor.measure.step_split import PhaseSplit, StepSplit
 from advisor.methods.setting import use
 from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.predict.step_work import Kind, StepWork
 from advisor.session.answer.where_time_goes import with_time_explained
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import SplitResult
 from tests.decide.examples import baseline, goal, measured, on
 from tests.predict.rates import group, rates, work_of
 from tests.search.test_build_space import FACTS
@@ -29,8 +32,8 @@ PLAIN, WINNER = baseline(100), measured(150, ADAM)
 class FakeTrials:
     """Counts what it was told to."""
 
-    def __init__(self, plain: StepWork | None, winner: StepWork | None) -> None:
-        self.plain, self.winner = plain, winner
+    def __init__(self, plain: StepWork | None, winner: StepWork | None, *splits: StepSplit) -> None:
+        self.plain, self.winner, self.splits = plain, winner, list(splits)
         self.asked: list[Policy] = []
         self.sizes: list[object] = []
 
@@ -41,6 +44,10 @@ class FakeTrials:
     def count_work(self, policy: Policy) -> StepWork | None:
         self.asked.append(policy)
         return self.winner if policy.methods else self.plain
+
+    def split(self, policy: Policy, **asked: object) -> SplitResult:
+        assert policy.gpu_count > 1, "one device sends nothing"
+        return SplitResult(key="split", outcome=Outcome.OK, split=self.splits.pop(0) if self.splits else None)
 
 
 def explained(
@@ -96,4 +103,23 @@ def test_steps_of_other_sizes_and_of_several_devices_are_followed_for_the_report
     larger = msgspec.structs.replace(on(2, WINNER), model_size={"layers": 4})
     assert explained([PLAIN, larger], trials).why == ("It is faster.",)
     assert trials.asked == [PLAIN.policy, larger.policy]
-    assert trials.sizes == [{"layers": 4}]
+    assert trials.sizes == 2 * [{"layers": 4}]
+
+
+def split_of(exposed: float) -> StepSplit:
+    """A step of a second, a half of which it communicates."""
+    backward = PhaseSplit(phase=Phase.BACKWARD, seconds=1.0, communication_seconds=0.5, exposed_seconds=exposed)
+    return StepSplit(phases=(backward,), steps=3)
+
+
+def test_on_several_devices_what_of_a_step_is_communication_is_said_of_winner_and_baseline() -> None:
+    plain = msgspec.structs.replace(on(2, PLAIN), role=PLAIN.role)
+    trials = FakeTrials(None, None, split_of(0.4), split_of(0.125))
+    why = explained([plain, on(2, WINNER)], trials, known=False).why
+    assert why[1].startswith("On the first of 2 devices 12% of a step is communication that no computation hides")
+    assert "(the baseline's: 40%); during another 38% it communicates and computes." in why[1]
+
+
+def test_a_baseline_of_one_device_is_not_profiled() -> None:
+    why = explained([PLAIN, on(2, WINNER)], FakeTrials(None, None, split_of(0.125))).why
+    assert "the baseline's" not in why[1]

@@ -52,6 +52,16 @@ def test_it_says_what_a_real_step_takes(policy: Policy) -> None:
     assert prediction.accumulation_steps == policy.accumulation_steps
 
 
+def test_of_several_devices_the_work_of_one_is_counted() -> None:
+    sharded = use("fsdp", reshard=True, mixed_precision="none", offload=False)
+    asked = trial((sharded,), count=2, kind=PredictTrial, counts_work=True)
+    alone = trial(kind=PredictTrial, counts_work=True)
+    works = [run_trial(one, lambda text: None)[0].work.work_at(4) for one in (asked, alone)]
+    flops = [sum(one.flops for one in work) for work in works]
+    assert flops[0] == flops[1] > 0, "each device has whole samples"
+    assert "chunk_cat" in {one.operator for one in works[0]}, "what is copied to be sent is work of the device"
+
+
 def test_a_model_that_reads_values_while_it_is_built_is_built_with_them() -> None:
     result = predicted("reading", model_size={"when": 1})
     assert result.prediction is not None, result.reason

@@ -16,6 +16,9 @@ from advisor.predict.trace.fake_device import device_of
 
 __all__ = ["as_on_cuda", "operator_work"]
 
+_ELSEWHERE = {"prim", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd"}
+"""Namespaces of what is no operator of the device: communication takes the time of the links and of the others."""
+
 _NO_KERNEL = {"_local_scalar_dense", "record_stream", "requires_grad_", "is_pinned"}
 """Operators that neither read nor write, beside the views, which are recognized by what they return."""
 
@@ -70,7 +73,7 @@ def operator_work(
 ) -> Work | None:
     """The work of a call; ``None`` where nothing is read or written: views, empty tensors, questions about a tensor."""
     name = operator._schema.name.split("::")[-1]
-    if operator.namespace in ("prim", "profiler") or name in _NO_KERNEL or name.startswith(("empty", "new_empty")):
+    if operator.namespace in _ELSEWHERE or name in _NO_KERNEL or name.startswith(("empty", "new_empty")):
         return None
     if torch.Tag.inplace_view in operator.tags:
         return None

@@ -187,7 +187,8 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
         loss_drift: Largest relative difference of its first losses from plain training's.
         wrapper: Content of its ``wrapper.py``, as numbers of ``PageStudy.lines``.
         command: Searches its methods alone.
-        verify_command: Measures exactly this policy beside the baseline; empty where nothing measures it by itself.
+        verify_command: Measures exactly this policy, on one device beside the baseline; empty where no command says it:
+            on several devices at another size of the model, or for a model that was given as functions.
     """
 
     id: str

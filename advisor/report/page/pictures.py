@@ -92,7 +92,9 @@ class StepTime(Part, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         seconds: The measured step.
-        phases: That time, divided by the work of the step's operators at the device's rates; so a prediction.
+        source: On one device the division is predicted from the work of the step's operators at the device's rates; on
+            several it is measured, and only what bounds the operators is predicted.
+        phases: That time, divided; on several devices, ``"communication"`` among them.
         obtained: How, in words.
         intensity: Floating-point operations for each byte that is moved.
     """

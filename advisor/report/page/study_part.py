@@ -102,7 +102,8 @@ def _missing(part: PageStudy) -> list[str]:
         )
     if not part.time_of_step:
         sentences.append(
-            "Where the time of a step goes is not known: it needs a traced step of one device, and the device's rates."
+            "Where the time of a step goes is not known: on one device it needs a traced step and the device's rates, "
+            "on several some steps that a profiler watched. Both are made at the end of a study, if time is left."
         )
     if not part.comparisons:
         sentences.append("No losses were compared with a reference run over tens of steps.")

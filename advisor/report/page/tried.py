@@ -13,7 +13,7 @@ from advisor.decide.guard import observed_class
 from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing, StopReason
-from advisor.policy.file import PolicyFile
+from advisor.policy.file import Evidence, PolicyFile
 from advisor.policy.tune_command import tune_command, verify_command
 from advisor.predict.prediction import MemoryPrediction
 from advisor.report.page.document import Memory, PagePolicy
@@ -193,14 +193,40 @@ class Tried:
         return shlex.join((*command, "--methods", ",".join(method.name for method in one.policy.methods)))
 
     def _verify_command(self, one: Candidate) -> str:
-        """Measures exactly this policy, if it is of one device and of the model's own size: a policy says no other."""
+        """Measures exactly this policy; on several devices only at the model's own size, as nothing says another."""
         baseline, answer = self.study.answer.recommendation.baseline, self.study.answer
-        own = None if baseline is None or baseline.policy.gpu_count > 1 else baseline.policy
-        alone = one.policy.gpu_count == 1 and not one.model_size and one.policy != own
-        if not (self.study.model and alone) or one.outcome is Outcome.REFUSED:
+        sized, several = bool(one.model_size), one.policy.gpu_count > 1
+        if not self.study.model or one.outcome is Outcome.REFUSED or (sized and (several or one.measurement is None)):
             return ""
-        file = PolicyFile(policy=one.policy, baseline=own, sample_dims=answer.sample_dims, reduction=answer.reduction)
+        alone = several or baseline is None or baseline.policy.gpu_count > 1 or one.policy == baseline.policy
+        file = PolicyFile(
+            policy=one.policy,
+            baseline=None if alone or baseline is None else baseline.policy,
+            sample_dims=answer.sample_dims,
+            reduction=answer.reduction,
+            evidence=self._evidence(one) if sized else None,
+        )
         return verify_command(self.study.model, file, self.study.asked)
+
+    def _evidence(self, one: Candidate) -> Evidence | None:
+        """What was measured of a policy at its size of the model, which a policy file says with it."""
+        measured, answer = one.measurement, self.study.answer
+        if measured is None:
+            return None
+        return Evidence(
+            goal=self._goal.kind.value,
+            date=answer.date,
+            samples_per_second=measured.samples_per_second,
+            relative_spread=measured.relative_spread,
+            peak_bytes=measured.memory.peak_bytes,
+            memory_limit_bytes=self._goal.limit_on(one.policy.gpu_count),
+            fidelity=one.fidelity.value,
+            tie=False,
+            trials=len(answer.recommendation.ranking),
+            why=[],
+            model_size=one.model_size,
+            parameter_count=one.parameter_count,
+        )
 
 
 def figure_of_rate(measured: Measurement) -> Figure:

@@ -33,9 +33,10 @@ from advisor.trial.result import (
     PairResult,
     PredictResult,
     SizeResult,
+    SplitResult,
     TimeResult,
 )
-from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, TimeTrial
+from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, SplitTrial, TimeTrial
 
 __all__ = ["Trials"]
 
@@ -166,9 +167,8 @@ class Trials:
         model = self._known.models.get(combination.label)
         if model is None or self.most_samples is None:
             return model
-        return msgspec.structs.replace(
-            model, most_samples=largest_of_samples(self.most_samples, combination, self._goal)
-        )
+        most = largest_of_samples(self.most_samples, combination, self._goal)
+        return msgspec.structs.replace(model, most_samples=most)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The profiling runs of a combination, if it was sized."""
@@ -259,18 +259,16 @@ class Trials:
                 nothing slows the baseline down, that one would be too slow.
             asked: Other fields of the trial, such as what it takes turns with where the search took none.
         """
-        model = self.model_of(Combination.of(policy))
-        need = self._need_bytes(policy)
+        model, need = self.model_of(Combination.of(policy)), self._need_bytes(policy)
         steady = self.turns.steady_beside(policy, need) if around_stalls else None
         beside = self.turns.baseline_beside(policy, need) if steady is None else steady.policy
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
+        limit = self._limits.confirmation_limit_seconds(expected, slow_start=starts_slowly(policy.methods))
         result = self._runs.run(
             self._runs.spec(
                 ConfirmTrial,
                 policy,
-                hard_limit_seconds=self._limits.confirmation_limit_seconds(
-                    expected, slow_start=starts_slowly(policy.methods)
-                ),
+                hard_limit_seconds=limit,
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,
@@ -288,8 +286,12 @@ class Trials:
         return {} if rates is None else rates.thread_rates
 
     def pair(self, policy: Policy, **asked: Any) -> PairResult:
-        """Alternate the steps of two policies in the same processes; ``asked`` are the other fields of the trial."""
+        """Alternate the steps of two policies in the same processes."""
         return self._runs.run(self._runs.spec(PairTrial, policy, **asked))
+
+    def split(self, policy: Policy, **asked: Any) -> SplitResult:
+        """Profile some steps of a policy on several devices."""
+        return self._runs.run(self._runs.spec(SplitTrial, policy, **asked))
 
     def _need_bytes(self, policy: Policy) -> int:
         model = self.model_of(Combination.of(policy))
@@ -325,9 +327,8 @@ class Trials:
             thread_rates=self.thread_rates,
         )
         if exact is None:
-            return self._runs.run(
-                msgspec.structs.replace(spec, write_gradient_to=str(self._runner.gradient_file(spec.key)))
-            )
+            own = str(self._runner.gradient_file(spec.key))
+            return self._runs.run(msgspec.structs.replace(spec, write_gradient_to=own))
         assert exact.fidelity is not None, "there is something to compare with"
         gradient, state = str(self._runner.gradient_file(exact.key)), tuple(exact.fidelity.state)
         return self._runs.run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
@@ -335,14 +336,14 @@ class Trials:
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination from its reference, over the first steps of its sizing.
 
-        On several devices each rank draws its own dropout masks, so that the plainest combination there has none to
-        compare with. Neither has a pipeline, whose steps have more samples.
+        The plainest one on several devices, where each rank draws its own dropout masks, has none to compare with, and
+        neither has a pipeline, whose steps have more samples.
         """
         reference = self.reference(combination.data_degree)
-        if reference is None or combination.mesh.pipeline > 1:
-            return None
         alone = combination == reference and combination.gpu_count > 1
-        return None if alone else self._known.drift(combination, reference)
+        if reference is None or alone or combination.mesh.pipeline > 1:
+            return None
+        return self._known.drift(combination, reference)
 
     def _taking_turns(self, beside: Policy | None) -> dict[str, Any]:
         """Spec fields about the training that a trial alternates with."""

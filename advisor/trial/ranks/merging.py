@@ -15,6 +15,7 @@ from advisor.trial.result import (
     FidelityResult,
     PairResult,
     SizeResult,
+    SplitResult,
     TimedResult,
     TimeResult,
     TrialResult,
@@ -62,6 +63,8 @@ def _found(results: Sequence[TrialResult]) -> TrialResult:
             return msgspec.structs.replace(first, fidelity=msgspec.structs.replace(record, losses=_mean(losses)))
         case PairResult() as first:
             return first  # the ranks took every turn together
+        case SplitResult() as first:
+            return first  # each waits for the others at other moments: one rank's step is not an average
         case other:
             raise AssertionError(f"several ranks do not run such a trial: {other}")
 

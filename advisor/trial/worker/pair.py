@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,8 @@ from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PairResult
 from advisor.trial.spec import PairTrial
-from advisor.trial.worker.bench import Bench, finite, until_updated
+from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.first_steps import first_steps
 
 __all__ = ["compare_pair"]
 
@@ -48,13 +48,7 @@ def compare_pair(bench: Bench[PairTrial]) -> PairResult:
         def turns_of(training: Training, policy: Policy, batches: list[Any]) -> Callable[[], float]:
             training.micro_batch = policy.micro_batch
             bench.tell(f"first steps at batch {policy.micro_batch}")
-            for index in range(2 + training.settling_steps):
-                batch, begin = batches[index % len(batches)], time.perf_counter()
-                step = functools.partial(training.step, batch)
-                with meter.guarding(batch):
-                    finite(float(until_updated(training, step, world.agreed)), index)
-                bench.synchronize()
-            alone = time.perf_counter() - begin
+            alone = first_steps(bench, meter, training, batches)
             count = world.agreed(max(1, min(_MOST_STEPS, round(_TURN_SECONDS / alone))))
 
             def turn() -> float:

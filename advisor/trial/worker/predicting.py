@@ -84,8 +84,8 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
     if spec.stands_for is not None:
         bench.notes.append(_what_a_sample_was(bench))
     if spec.counts_work or spec.stands_for is not None:
-        # Communication between ranks is not one of their operators.
-        counted = passes == spec.policy.accumulation_steps and bench.world.size == 1
+        # Of several devices it is one rank's own operators: only what is measured there says how long the others take.
+        counted = passes == spec.policy.accumulation_steps and (bench.world.size == 1 or spec.counts_work)
         work = _work(first, second, passes) if counted else None
     timeline = thinned(first, second, spec.policy.micro_batch, passes=passes) if spec.counts_work else None
     seconds = time.perf_counter() - begin

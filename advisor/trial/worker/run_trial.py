@@ -23,6 +23,7 @@ from advisor.trial.spec import (
     PredictTrial,
     ProbeTrial,
     SizeTrial,
+    SplitTrial,
     TimeTrial,
     Trial,
     VerifyTrial,
@@ -37,6 +38,7 @@ from advisor.trial.worker.predicting import predict
 from advisor.trial.worker.prepared import Prepared
 from advisor.trial.worker.probe import probe
 from advisor.trial.worker.sizing import size
+from advisor.trial.worker.split_step import split_step
 from advisor.trial.worker.timed import confirm, time_policy
 from advisor.trial.worker.verifying import plain_loop, verify
 from advisor.workload.reads import recording_reads
@@ -62,6 +64,7 @@ WORK: dict[type[Trial[Any]], Callable[[Bench[Any]], Any]] = {
     ConfirmTrial: confirm,
     FidelityTrial: record_fidelity,
     PairTrial: compare_pair,
+    SplitTrial: split_step,
     PlainLoopTrial: plain_loop,
     VerifyTrial: verify,
 }

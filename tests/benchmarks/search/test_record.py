@@ -64,9 +64,9 @@ def test_a_small_table_is_recorded_once_and_searched(tmp_path: Path, capsys: pyt
 
 
 def test_half_of_the_predicted_batch_comes_first_then_the_largest_that_fits() -> None:
-    assert first_batch(sized(), LIMIT, 40) == 4, "ten samples are promised"
-    assert first_batch(sized(CHECKPOINT), LIMIT, 40) == 12
-    assert first_batch(sized(CHECKPOINT), LIMIT, 10) == 4, "no more than the largest that may be tried"
+    assert first_batch(sized(), LIMIT, 40) == 5, "ten samples are promised"
+    assert first_batch(sized(CHECKPOINT), LIMIT, 40) == 15
+    assert first_batch(sized(CHECKPOINT), LIMIT, 10) == 5, "no more than the largest that may be tried"
     assert first_batch(sized(), 300, 40) == 0
     assert first_batch(Sized(settings=(), outcome="failed"), LIMIT, 40) == 0
     # 950 of 1000 bytes are used: nine samples of 60 in addition to 400, rounded to an even number.
@@ -75,7 +75,7 @@ def test_half_of_the_predicted_batch_comes_first_then_the_largest_that_fits() ->
 
 
 def test_a_batch_out_of_memory_bounds_the_next_one() -> None:
-    assert next_batch(sized(), [timed(batch=4), lost(batch=8)], LIMIT, 40) == 6
+    assert next_batch(sized(), [timed(batch=4), lost(batch=8)], LIMIT, 40) == 7
     assert next_batch(sized(), [lost(batch=8)], LIMIT, 40) == 4
     assert next_batch(sized(), [lost(batch=1)], LIMIT, 40) == 0
     assert next_batch(sized(), [lost(batch=8, outcome="failed")], LIMIT, 40) == 0

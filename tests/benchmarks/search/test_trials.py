@@ -116,7 +116,7 @@ def test_no_strategy_exceeds_its_budget_and_equal_seeds_give_equal_searches(stra
 
 @pytest.mark.parametrize(
     ("limit", "asked", "lost"),
-    [(60, [72, 56, 24], 1), (40, [72, 56, 32, 16], 2)],
+    [(60, [72, 60, 30], 1), (40, [72, 60, 36, 18], 2)],
     ids=["a little too much", "far too much"],
 )
 def test_ours_retries_with_a_smaller_batch_after_out_of_memory(limit: int, asked: list[int], lost: int) -> None:
@@ -130,7 +130,7 @@ def test_ours_retries_with_a_smaller_batch_after_out_of_memory(limit: int, asked
 def test_ours_takes_batches_from_the_forecast_and_times_half_too() -> None:
     toy = Toy(limit=40)
     search(STRATEGIES["ours, tpe"], Trials(toy, 2, seed=0), 0)
-    assert toy.asked == [("plain", 32), ("plain", 16), (SAVING, 64), (SAVING, 32)]
+    assert toy.asked == [("plain", 36), ("plain", 18), (SAVING, 64), (SAVING, 32)]
 
 
 def test_certain_leaders_are_not_repeated_and_lucky_ones_are() -> None:

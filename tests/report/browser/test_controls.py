@@ -150,6 +150,20 @@ def test_everything_is_reached_and_done_by_keyboard(faster: Chrome) -> None:
     assert min(faster.each("button, input, select, summary, a, .scroll, pre", "one.tabIndex")) == 0
 
 
+def test_sliders_move_by_keyboard(cheapest: Chrome) -> None:
+    limit = "[data-limit=latency]"
+    before = cheapest.first(limit, "[one.value, one.getAttribute('aria-valuetext')]")
+    cheapest.first(limit, "one.focus()")
+    cheapest.press(Keys.HOME)
+    tightest = cheapest.first(limit, "[one.value, one.getAttribute('aria-valuetext')]")
+    assert tightest[0] == "0"
+    assert tightest != before
+    fastest = min(frontier_of("cheapest"), key=lambda one: one["latency"])
+    assert fastest["name"] in cheapest.text(".pick")
+    cheapest.press(Keys.ARROW_RIGHT)
+    assert cheapest.first(limit, "one.value") == "1"
+
+
 def test_several_studies_are_compared_and_each_can_be_shown(chrome: Chrome, pages: Path) -> None:
     chrome.open(pages / "all.html")
     studies = document_of("all")["studies"]

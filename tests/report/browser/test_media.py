@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 from pathlib import Path
 
@@ -33,6 +34,41 @@ def test_nothing_is_wider_than_a_phone(chrome: Chrome, pages: Path, name: str) -
     assert chrome.logged()[0] == []
 
 
+@pytest.mark.parametrize("width", [320, 360, 1280])
+@pytest.mark.parametrize("name", ["all", "cheapest", "bigger"])
+def test_every_label_of_a_picture_lies_within_its_card(chrome: Chrome, pages: Path, name: str, width: int) -> None:
+    chrome.open(pages / f"{name}.html", width=width)
+    outside = """(() => {
+      const card = one.closest(".card").getBoundingClientRect(), label = one.getBoundingClientRect();
+      return label.width && (label.left < card.left || label.right > card.right) ? one.textContent : "";
+    })()"""
+    found = chrome.each(".canvas svg text", outside)
+    assert len(found) > 50
+    assert [one for one in found if one] == []
+
+
+def test_a_shortened_name_keeps_its_batch_and_its_role(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=320)
+    for drawing in ("#peaks", "#memory", "#step"):
+        labels = [one for one in chrome.each(f"{drawing} .canvas text", "one.textContent") if "batch " in one]
+        assert any("\N{HORIZONTAL ELLIPSIS}" in one for one in labels), "there is a long name"
+        assert any("(winner" in one for one in labels)
+        assert len(set(labels)) == len(labels)
+
+
+def test_on_a_phone_a_table_scrolls_within_its_card_and_sorts(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=320)
+    inside = chrome.first(".policies .scroll", "[one.scrollWidth > one.clientWidth, one.getBoundingClientRect().right]")
+    assert inside[0]
+    assert inside[1] <= 320
+    assert chrome.first(".policies .scroll", "one.tabIndex") == 0, "a keyboard scrolls it"
+
+
+def test_a_tables_last_column_is_seen_on_a_wide_screen(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html")
+    assert chrome.first(".policies .scroll", "one.scrollWidth - one.clientWidth") == 0
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_has_contrast_on_what_is_behind_it(chrome: Chrome, pages: Path, dark: bool) -> None:
     chrome.open(pages / "cheapest.html", dark=dark)
@@ -60,6 +96,30 @@ def test_paper_has_the_pictures_and_no_controls(chrome: Chrome, pages: Path) -> 
     assert printed.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 3
     assert chrome.logged()[0] == []
+
+
+@pytest.mark.parametrize("name", ["all", "faster", "cheapest", "bigger"])
+def test_on_paper_a_heading_is_on_the_page_of_what_it_heads(chrome: Chrome, pages: Path, name: str) -> None:
+    chrome.open(pages / f"{name}.html", media="print")
+    headings = chrome.each("h2, h3", "[one.textContent.replaceAll(/\\s/g, ''), one.closest('.group') !== null]")
+    page_of = printed_headings(chrome)
+    pairs = [
+        (heading, following)
+        for (heading, heads), (following, _) in itertools.pairwise(headings)
+        if heads and heading in page_of and following in page_of
+    ]
+    assert len(pairs) >= 2
+    assert [pair for pair in pairs if page_of[pair[0]] != page_of[pair[1]]] == []
+
+
+def test_on_paper_no_card_is_cut_and_no_column_is_lost(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", media="print")
+    assert set(chrome.each(".picture, .card.answer", "getComputedStyle(one).breakInside")) == {"avoid"}
+    assert chrome.style(".policies .scroll", "overflowX") == "visible"
+    assert set(chrome.each(".policies tr", "getComputedStyle(one).breakInside")) == {"avoid"}
+    assert chrome.style(".policies thead", "display") == "table-header-group"
+    wide = {heading for heading, (_, is_wide) in printed_headings(chrome).items() if is_wide}
+    assert wide == {"Everythingthatwastried", "Everypolicy"}
 
 
 def test_nothing_moves_for_who_asked_for_no_motion(chrome: Chrome, pages: Path) -> None:
@@ -92,6 +152,18 @@ def test_the_policy_of_the_page_stops_what_would_run_or_call_out(chrome: Chrome,
     assert chrome.js("return typeof window.hacked") == "undefined"
     refused = [one for one in chrome.logged()[0] if "Content Security Policy" in one]
     assert all(any(what in one for one in refused) for what in ("inline script", "picture.png", "connect-src"))
+
+
+def printed_headings(chrome: Chrome) -> dict[str, tuple[str, bool]]:
+    """Each heading without its spaces -> the page of the PDF that it is on, and whether that page is a wide one."""
+    options = {"preferCSSPageSize": True, "generateTaggedPDF": True, "generateDocumentOutline": True}
+    printed = base64.b64decode(chrome.command("Page.printToPDF", **options)["data"])
+    sizes = dict(re.findall(rb"(\d+) 0 obj\n<<[^>]*?/Type /Page\b.*?/MediaBox \[([^\]]*)\]", printed, re.DOTALL))
+    found = {}
+    for title, page in re.findall(rb"/Title \((.*?)\)\n/Dest \[(\d+) 0 R", printed):
+        width, height = map(float, sizes[page].split()[2:])
+        found[re.sub(r"\s", "", title.decode())] = page.decode(), width > height
+    return found
 
 
 def luminance(color: str) -> float:

@@ -11,20 +11,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.command_line import verify_parser
+from advisor.command_line import tune_parser, verify_parser
+from advisor.decide.candidate import Role
+from advisor.measure.step_split import PhaseSplit, StepSplit
+from advisor.phase import Phase
 from advisor.policy.file import load_policy_file
 from advisor.report.page.document import PageDocument, PageStudy
 from advisor.report.page.figure import Source
 from advisor.report.page.finished import read_finished
 from advisor.report.page.page_text import page_text
 from advisor.report.page.study_part import study_part
-from tests.decide.examples import goal
+from advisor.trial.spec import PredictTrial, SplitTrial
+from tests.decide.examples import goal, on
 from tests.decide.test_largest import HALF
+from tests.predict.rates import group, rates, work_of
 from tests.report import test_growth
 from tests.report.cost_scenario import cost_goal, cost_recommendation
-from tests.report.scenario import BF16, CPU, REFUSED, recommendation
+from tests.report.scenario import BF16, CANDIDATES, CPU, REFUSED, recommendation
+from tests.search.test_build_space import FACTS
 
-from .folders import TIMELINE, faster_study, guarded, many, write_study
+from .folders import TIMELINE, faster_study, guarded, many, stored_trial, write_study
 
 
 @pytest.fixture(scope="module")
@@ -118,22 +124,39 @@ def test_a_command_measures_exactly_one_policy_beside_the_baseline_without_a_fil
     found, passed = recommendation(), tmp_path / "stdin"
     assert found.baseline is not None
     tried = [one.policy for one in (*found.ranking, *found.not_measured)]
-    commands = [shlex.split(one.verify_command) for one in page.policies if one.verify_command]
-    assert len(commands) == len(tried) - 1, "all but the baseline"
+    commands = [shlex.split(one.verify_command) for one in page.policies]
+    assert len(commands) == len(tried)
     for program, pattern, text, pipe, *command in commands:
         assert (program, pattern, pipe, *command[:2]) == ("printf", "%s", "|", "momadvise", "verify")
         assert verify_parser().checked(command[2:]).policy == "/dev/stdin"
         passed.write_text(text)
         file = load_policy_file(passed)
         assert file.policy in tried
-        assert file.baseline == found.baseline.policy
+        assert file.baseline == (None if file.policy == found.baseline.policy else found.baseline.policy)
 
 
-def test_what_a_policy_alone_cannot_say_has_no_command_for_it_alone(tmp_path: Path) -> None:
-    several = study_part(read_finished(write_study(tmp_path / "1", cost_recommendation(), cost_goal())), "s0")
-    assert {one.gpu_count for one in several.policies if one.verify_command} == {1}
-    larger = study_part(read_finished(write_study(tmp_path / "2", test_growth.answer(), HALF)), "s0")
-    assert not any(one.verify_command for one in larger.policies if one.model_size)
+def test_a_policy_of_several_devices_is_the_only_trial_of_a_search_on_them(tmp_path: Path) -> None:
+    part = study_part(read_finished(write_study(tmp_path / "study", cost_recommendation(), cost_goal())), "s0")
+    several = [one for one in part.policies if one.gpu_count > 1]
+    assert several
+    for one in several:
+        _, _, text, _, program, *command = shlex.split(one.verify_command)
+        asked = tune_parser().checked(command)
+        assert (program, asked.baseline, asked.gpus, asked.trials) == ("momadvise", "/dev/stdin", str(one.gpu_count), 1)
+        assert f"gpu_count: {one.gpu_count}}}" in text
+
+
+def test_the_command_of_a_policy_at_another_size_of_the_model_says_the_size(tmp_path: Path) -> None:
+    part = study_part(read_finished(write_study(tmp_path / "study", test_growth.answer(), HALF)), "s0")
+    larger = [one for one in part.policies if one.model_size]
+    assert any(one.samples_per_second for one in larger)
+    for one in larger:
+        assert bool(one.verify_command) == (one.samples_per_second is not None), "nothing says the size of the others"
+        if one.verify_command:
+            (tmp_path / "stdin").write_text(shlex.split(one.verify_command)[2])
+            evidence = load_policy_file(tmp_path / "stdin").evidence
+            assert evidence is not None
+            assert evidence.model_size == one.model_size
 
 
 def test_without_a_model_there_is_no_command_that_needs_one(tmp_path: Path) -> None:
@@ -176,6 +199,42 @@ def test_the_phases_of_a_step_add_up_to_the_measured_step(page: PageStudy) -> No
     assert step.source is Source.PREDICTED
     assert sum(one.seconds for one in step.phases) == pytest.approx(8 / 61.3)
     assert [one.bound for one in step.phases] == ["compute", "memory bandwidth"]
+
+
+def test_a_step_of_two_devices_is_divided_as_it_was_profiled(tmp_path: Path) -> None:
+    two = on(2, msgspec.structs.replace(CANDIDATES[0], role=Role.SEARCHED))
+    found = recommendation()
+    found = msgspec.structs.replace(found, ranking=(*found.ranking, two))
+    phases = (
+        PhaseSplit(phase=Phase.FORWARD, seconds=1.0, communication_seconds=0.0, exposed_seconds=0.0),
+        PhaseSplit(phase=Phase.BACKWARD, seconds=3.0, communication_seconds=2.0, exposed_seconds=1.0),
+    )
+    profiled = stored_trial(SplitTrial, two.policy, ended_at=2.0, split=StepSplit(phases=phases, steps=5))
+    work = work_of(group(Phase.FORWARD, flops=(0, 1000)))
+    traced = stored_trial(PredictTrial, two.policy, ended_at=4.0, counts_work=True, work=work)
+    facts = msgspec.structs.replace(FACTS, device_rates=rates())
+    for trials, bound in (((profiled, traced), "compute"), ((profiled,), "")):
+        folder = write_study(tmp_path / (bound or "untraced"), found, goal(), trials=trials, facts=facts)
+        [step] = study_part(read_finished(folder), "s0").time_of_step
+        whole = step.seconds.value
+        assert step.source is Source.MEASURED
+        assert {one.phase: one.seconds for one in step.phases} == pytest.approx(
+            {"forward": whole / 4, "backward": whole / 2, "communication": whole / 4}
+        )
+        assert [one.bound for one in step.phases] == [bound, "", "links and other devices"]
+
+
+def test_a_step_of_two_devices_that_was_not_profiled_is_not_divided(tmp_path: Path) -> None:
+    two = on(2, msgspec.structs.replace(CANDIDATES[0], role=Role.SEARCHED))
+    found = recommendation()
+    found = msgspec.structs.replace(found, ranking=(*found.ranking, two))
+    work = work_of(group(Phase.FORWARD, flops=(0, 1000)))
+    traced = stored_trial(PredictTrial, two.policy, ended_at=4.0, counts_work=True, work=work)
+    facts = msgspec.structs.replace(FACTS, device_rates=rates())
+    folder = write_study(tmp_path / "study", found, goal(), trials=(traced,), facts=facts)
+    part = study_part(read_finished(folder), "s0")
+    assert part.time_of_step == ()
+    assert any("on several some steps that a profiler watched" in one for one in part.missing)
 
 
 def test_losses_stand_beside_those_of_the_reference_run(page: PageStudy) -> None:

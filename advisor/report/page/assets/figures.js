@@ -206,6 +206,11 @@ function batchTicks(values, most = 9) {
   return inside.filter((_, at) => at % Math.ceil(inside.length / most) === 0);
 }
 
+/** A name and what tells it from others of that name, which is kept where the name has to be shortened. */
+function labelled(name, rest, most) {
+  return shortened(name, Math.max(8, most - rest.length)) + rest;
+}
+
 /** A text that fits a number of characters; the whole is in the table and in the tip. */
 function shortened(text, most) {
   return text.length <= most ? text : `${text.slice(0, most - 1).trimEnd()}…`;

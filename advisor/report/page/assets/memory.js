@@ -66,7 +66,8 @@ function timelineChart(study, followed, all, used, width) {
   const peak = Math.max(...followed.flatMap((line) => line.moments.map(total)));
   const limit = limitShown(study, [peak]);
   const [unit, name] = byteUnit(Math.max(peak, limit ? study.limit : 0));
-  const height = (width < 560 ? 190 : 220) + (limit ? 40 : 0);
+  const narrow = width < 560;
+  const height = (narrow ? 204 : 220) + (limit ? 40 : 0);
   const charts = followed.map((line) => {
     const mine = all.filter((one) => one.line === line && used.some(([part]) => part === one.part));
     const ends = mine.filter((one) => one.at === line.moments.length - 1).map((one) => ({...one, at: line.moments.length}));
@@ -74,7 +75,7 @@ function timelineChart(study, followed, all, used, width) {
     const changes = line.moments.flatMap((moment, at) => (at === 0 || line.moments[at - 1].phase !== moment.phase ? [{at, phase: moment.phase}] : []));
     const top = line.moments.reduce((a, b) => (total(b) > total(a) ? b : a));
     return chart({
-      width, height, marginLeft: 56, marginRight: 20, marginTop: 40, marginBottom: 30,
+      width, height, marginLeft: 56, marginRight: 20, marginTop: narrow ? 54 : 40, marginBottom: 30,
       x: {domain: [0, last], axis: null},
       y: {domain: [0, (limit ? Math.max(peak, study.limit) : peak) / unit], nice: true, grid: true, label: null, ticks: 4, tickFormat: (one) => `${tick(one)} ${one ? name : ""}`.trim()},
       color: {domain: used.map(([part]) => part), range: used.map(([, , color]) => color)},
@@ -85,7 +86,7 @@ function timelineChart(study, followed, all, used, width) {
         Plot.ruleY([0], {stroke: "var(--quiet)"}),
         limit && Plot.ruleY([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
         limit && Plot.text([study.limit], {y: study.limit / unit, frameAnchor: "right", textAnchor: "end", dy: -8, text: () => "limit", fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
-        Plot.text([line], {frameAnchor: "top-left", text: (one) => shortened(one.name, Math.floor(width / 7)), dy: -30, dx: -50, fontWeight: 600, textAnchor: "start"}),
+        Plot.text([line], {frameAnchor: "top-left", text: (one) => (narrow ? `${shortened(one.of, Math.floor(width / 7.4))}\n${one.rest.replace(", ", "")}` : one.name), dy: narrow ? -44 : -30, dx: -50, fontWeight: 600, lineHeight: 1.25, textAnchor: "start"}),
         Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator && width >= 480 ? `, ${line.operator}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         tips(line.moments.map((moment, at) => ({moment, at: at + 0.5})), {
           x: "at", y: (one) => total(one.moment) / unit, pointer: Plot.pointerX,
@@ -143,8 +144,8 @@ function peaksChart(study, telling, rows, used, limit, width) {
     color: {domain: order, range: used.map(([, , color]) => color)},
     marks: [
       Plot.barX(rows, {y: key, x: (one) => one.bytes / unit, fill: "part", order, insetTop: 24, insetBottom: 4, stroke: "var(--surface)", strokeWidth: 0.75}),
-      Plot.text(telling, {y: key, frameAnchor: "left", textAnchor: "start", dy: -12, text: (one) => shortened(`${one.name}, batch ${one.batch}${one.roles.length ? ` (${one.roles.join(", ")})` : ""}`, room)}),
       limit && Plot.ruleX([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
+      Plot.text(telling, {y: key, frameAnchor: "left", textAnchor: "start", dy: -12, text: (one) => labelled(one.name, `, batch ${one.batch}${roleWords(one)}`, room), stroke: "var(--surface)", strokeWidth: 4, fill: "currentColor"}),
       Plot.text(telling, {y: key, x: (one) => total(one) / unit, textAnchor: "start", dx: 6, dy: 10, text: (one) => bytes(one.peak), fill: "var(--quiet)", stroke: "var(--surface)", strokeWidth: 4}),
     ],
   });

@@ -51,7 +51,7 @@ function headParts(studies, chosen, show) {
 function studyParts(study, several) {
   const goal = {cheapest: costPicture, bigger: sizePicture}[study.goal];
   return [
-    several && el("div", {class: "group"}, el("h2", {}, study.name)),
+    several && el("div", {class: "group", id: "study-title"}, el("h2", {}, study.name)),
     answerCard(study),
     el("div", {class: "group", id: "evidence"}, el("h2", {}, "The evidence"), el("p", {}, "Filled marks were timed at length, hollow circles in a few steps; diamonds and dashed lines are predicted, triangles simulated. Point at a mark for its values.")),
     pictureGrid([

@@ -155,7 +155,7 @@ function policyDetail(policy) {
       ["Loss drift", policy.drift == null ? null : `${driftWords(policy.drift)} from plain training`],
       ["Devices", policy.devices],
     ]),
-    policy.verify_command && codeBlock("Exactly this policy, measured beside the baseline", policy.verify_command, "wrapped"),
+    policy.verify_command && codeBlock(`Exactly this policy, measured ${policy.deviceCount > 1 ? "on its devices" : "beside the baseline"}`, policy.verify_command, "wrapped"),
     policy.command && codeBlock("A search of its methods alone", policy.command, "wrapped"),
     policy.wrapperText && codeBlock("Its wrapper.py", policy.wrapperText),
   );

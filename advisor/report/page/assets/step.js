@@ -18,7 +18,7 @@ function stepPicture(study) {
   const used = PHASES.filter(([phase]) => rows.some((one) => one.phase === phase));
   return picture({
     id, title,
-    lead: `Time per sample, and what bounds each part. ${steps[0].obtained}`,
+    lead: `Time per sample, and what bounds each part. ${[...new Set(steps.map((one) => one.obtained))].join(" ")}`,
     words: `Where the time of a step goes. ${steps.map((step) => `${step.name}: ${step.parts.map((one) => `${one.phase} ${seconds(one.seconds)}${one.bound ? `, bound by ${one.bound}` : ""}`).join("; ")}.`).join(" ")}`,
     legend: legendOf(used.map(([, words, color]) => ({color, square: true, words}))),
     draw: (width) => stepChart(steps, rows, used, width),
@@ -48,7 +48,7 @@ function stepChart(steps, rows, used, width) {
     marks: [
       Plot.barX(rows, {y: (one) => one.step.policy, x: (one) => one.perSample / unit, fill: "phase", order, insetTop: 26, insetBottom: 6, stroke: "var(--surface)", strokeWidth: 0.75}),
       Plot.text(inside, Plot.stackX({y: (one) => one.step.policy, x: (one) => one.perSample / unit, z: "phase", order, text: "label", fill: {value: (one) => (one.phase === "forward" ? "var(--on-forward)" : "var(--part-text)"), scale: null}, dy: 10, fontSize: 11})),
-      Plot.text(steps, {y: "policy", frameAnchor: "left", textAnchor: "start", dy: -18, text: (one) => shortened(`${one.of.name}, batch ${one.batchWords}${roleWords(one.of)}`, Math.floor(width / 6.6) - 4)}),
+      Plot.text(steps, {y: "policy", frameAnchor: "left", textAnchor: "start", dy: -18, text: (one) => labelled(one.of.name, `, batch ${one.batchWords}${roleWords(one.of)}`, Math.floor(width / 6.6) - 4)}),
       Plot.text(steps, {y: "policy", x: (one) => sum(one) / unit, textAnchor: "start", dx: 6, dy: 10, text: (one) => seconds(sum(one)), fill: "var(--quiet)"}),
     ],
   });

@@ -180,7 +180,8 @@ function readTimeline(raw, policy) {
     phase: raw.phases.findLast(([first]) => first <= at)?.[1] ?? "",
     parts: {...Object.fromEntries(Object.entries(parts).map(([part, values]) => [part, values[at]])), other: rest},
   }));
-  return {...raw, operator: (raw.operator ?? "").replace(/\.default$/, ""), name: `${policy.name}, micro-batch ${raw.micro_batch}${roleWords(policy)}`, moments, limit: raw.limit_bytes};
+  const rest = `, micro-batch ${raw.micro_batch}${roleWords(policy)}`;
+  return {...raw, operator: (raw.operator ?? "").replace(/\.default$/, ""), name: `${policy.name}${rest}`, of: policy.name, rest, moments, limit: raw.limit_bytes};
 }
 
 function readPlace(raw, policy, knee) {
