@@ -124,8 +124,7 @@ class Trials:
         if combination == Combination() and self.turns.baseline is None:  # nothing is compared with these steps
             steady = around_stalls(combination, self.turns.around)
         result = self._size_from(batch, steady, largest_batch, alone=alone)
-        if batch > 1 and ran_not_even_once(result):
-            # Two samples do not fit; one may, but its losses do not compare with those of other combinations.
+        if batch > 1 and ran_not_even_once(result):  # one sample may fit, whose losses compare with no other's
             result = self._size_from(1, steady, 1, alone=True)
         if result.sizing is None or not result.sizing.points:
             return None, result
@@ -233,8 +232,8 @@ class Trials:
     def fullest_bytes(self, combination: Combination) -> int | None:
         """What one sample takes on the fullest device of a mesh, where that is a question that a trace answers."""
         policy = combination.policy(1, profiled_passes(combination, self._goal), settled=self._settled(combination))
-        limit = self._goal.limit_on(combination.gpu_count)
-        return fullest_bytes(policy, self._context.facts, limit, lambda policy, rank: self._traced(policy, rank=rank))
+        limit, facts = self._goal.limit_on(combination.gpu_count), self._context.facts
+        return fullest_bytes(policy, facts, limit, lambda policy, rank: self._traced(policy, rank=rank))
 
     def _traced(self, policy: Policy, **asked: Any) -> PredictResult:
         seconds, usable = self._limits.trace_limit_seconds, self._context.usable_bytes
@@ -257,7 +256,7 @@ class Trials:
             repeat: Distinguishes repetitions.
             around_stalls: Whether it may take turns with the steady baseline, over which its speedup is then. Once
                 nothing slows the baseline down, that one would be too slow.
-            asked: Other fields of the trial, such as what it takes turns with where the search took none.
+            asked: Other fields of the trial: what it takes turns with where the search took none.
         """
         model, need = self.model_of(Combination.of(policy)), self._need_bytes(policy)
         steady = self.turns.steady_beside(policy, need) if around_stalls else None
