@@ -27,7 +27,7 @@ from advisor.session.answer.remeasure import times_measured
 from advisor.session.trials.turns import Turns
 from advisor.trial.folder import StudyFolder
 from advisor.trial.outcome import Outcome
-from advisor.trial.result import ConfirmResult, Pace, TimeResult
+from advisor.trial.result import ConfirmResult, Pace, SplitResult, TimeResult
 from tests.decide.costs import cheapest, timed
 from tests.decide.examples import baseline, goal, measured, measurement, on
 from tests.decide.test_guard import error, found
@@ -82,6 +82,10 @@ class FakeTrials:
 
     def count_work(self, policy: Policy) -> None:
         """A step that cannot be followed."""
+
+    def split(self, policy: Policy, **_: Any) -> SplitResult:
+        """Nor be profiled."""
+        return SplitResult(key="split", outcome=Outcome.FAILED)
 
     def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
         assert repeat > 0, "the baseline is measured again, not read back"

@@ -69,9 +69,9 @@ def test_half_of_the_predicted_batch_comes_first_then_the_largest_that_fits() ->
     assert first_batch(sized(CHECKPOINT), LIMIT, 10) == 5, "no more than the largest that may be tried"
     assert first_batch(sized(), 300, 40) == 0
     assert first_batch(Sized(settings=(), outcome="failed"), LIMIT, 40) == 0
-    # 950 of 1000 bytes are used: nine samples of 60 in addition to 400, rounded to an even number.
-    assert next_batch(sized(), [timed(batch=4)], LIMIT, 40) == 8
-    assert next_batch(sized(), [timed(batch=4), timed(batch=8)], LIMIT, 40) == 0
+    # 950 of 1000 bytes are used: nine samples of 60 in addition to 400.
+    assert next_batch(sized(), [timed(batch=4)], LIMIT, 40) == 9
+    assert next_batch(sized(), [timed(batch=4), timed(batch=9)], LIMIT, 40) == 0
 
 
 def test_a_batch_out_of_memory_bounds_the_next_one() -> None:
