@@ -11,7 +11,7 @@ import msgspec
 from advisor.phase import Phase
 from advisor.predict.prediction import Affine
 
-__all__ = ["Kind", "StepWork", "Work", "work_through"]
+__all__ = ["Kind", "StepWork", "Work", "of_passes", "work_through"]
 
 
 class Kind(enum.Enum):
@@ -85,6 +85,15 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             for name in _AMOUNTS
         }
         return msgspec.structs.replace(first, **amounts)
+
+
+def of_passes(works: Iterable[Work], times: float) -> list[Work]:
+    """The work of a step with this many times as many passes: its optimizer still steps once."""
+    return [one if one.phase is Phase.OPTIMIZER else _times(one, times) for one in works]
+
+
+def _times(work: Work, times: float) -> Work:
+    return msgspec.structs.replace(work, **{name: times * getattr(work, name) for name in _AMOUNTS})
 
 
 def work_through(first: tuple[int, Sequence[Work]], second: tuple[int, Sequence[Work]]) -> StepWork:

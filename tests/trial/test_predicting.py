@@ -13,6 +13,7 @@ import advisor.methods.compose
 import tests.search.cutting_methods
 from advisor.hardware.mesh import Mesh
 from advisor.methods.setting import ParameterValue, use
+from advisor.phase import Phase
 from advisor.policy.policy import Policy
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
@@ -60,6 +61,22 @@ def test_of_several_devices_the_work_of_one_is_counted() -> None:
     flops = [sum(one.flops for one in work) for work in works]
     assert flops[0] == flops[1] > 0, "each device has whole samples"
     assert "chunk_cat" in {one.operator for one in works[0]}, "what is copied to be sent is work of the device"
+
+
+def test_the_work_of_many_passes_follows_from_two() -> None:
+    """Two are traced; the optimizer steps once however many there are."""
+
+    def flops_and_optimizer(passes: int) -> tuple[float, float]:
+        policy = Policy(micro_batch=4, accumulation_steps=passes)
+        work = predicted(policy=policy, counts_work=True).work
+        assert work is not None
+        at = work.work_at(4 * passes)
+        optimizer = sum(one.moved_bytes for one in at if one.phase is Phase.OPTIMIZER)
+        return sum(one.flops for one in at), optimizer
+
+    once, twice, often = flops_and_optimizer(1), flops_and_optimizer(2), flops_and_optimizer(6)
+    assert twice == (2 * once[0], once[1])
+    assert often == (pytest.approx(6 * once[0]), once[1])
 
 
 def test_a_model_that_reads_values_while_it_is_built_is_built_with_them() -> None:

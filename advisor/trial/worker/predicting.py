@@ -15,7 +15,7 @@ from advisor.measure.speed.device_rates import device_rates
 from advisor.predict.cuda.on_cuda import on_cuda, standing_for
 from advisor.predict.cuda.optimizers import optimizers_as_with_values
 from advisor.predict.prediction import CudaDevice
-from advisor.predict.step_work import StepWork, work_through
+from advisor.predict.step_work import StepWork, of_passes, work_through
 from advisor.predict.trace.envelope import are_alike, predict_aligned, predict_fitted
 from advisor.predict.trace.grouped_products import grouped_products_of_all_types
 from advisor.predict.trace.plain_linear import linear_as_plain
@@ -85,8 +85,8 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
         bench.notes.append(_what_a_sample_was(bench))
     if spec.counts_work or spec.stands_for is not None:
         # Of several devices it is one rank's own operators: only what is measured there says how long the others take.
-        counted = passes == spec.policy.accumulation_steps and (bench.world.size == 1 or spec.counts_work)
-        work = _work(first, second, passes) if counted else None
+        counted = bench.world.size == 1 or spec.counts_work
+        work = _work(first, second, passes, spec.policy.accumulation_steps) if counted else None
     timeline = thinned(first, second, spec.policy.micro_batch, passes=passes) if spec.counts_work else None
     seconds = time.perf_counter() - begin
     rates = None
@@ -134,10 +134,12 @@ def _traced_passes(bench: Bench[PredictTrial]) -> int:
     return min(2, bench.spec.policy.accumulation_steps)
 
 
-def _work(first: StepTrace, second: StepTrace, passes: int) -> StepWork | None:
+def _work(first: StepTrace, second: StepTrace, traced: int, passes: int) -> StepWork | None:
+    """The work of a step with so many passes, of which some were traced."""
     if first.works is None or second.works is None:
         return None
-    return work_through((first.micro_batch * passes, first.works), (second.micro_batch * passes, second.works))
+    works = [of_passes(trace.works or (), passes / traced) for trace in (first, second)]
+    return work_through((first.micro_batch * passes, works[0]), (second.micro_batch * passes, works[1]))
 
 
 def _traces(bench: Bench[PredictTrial], micro_batches: tuple[int, int]) -> list[StepTrace]:
