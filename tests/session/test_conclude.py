@@ -521,6 +521,26 @@ def test_the_cheapest_is_promised_as_a_ratio_and_gives_way_without_a_gain(
         assert trials.baselines == 0, "it took turns, and is not measured again"
 
 
+@pytest.mark.parametrize(("now", "as_promised"), [(10.0, False), (8.5, True)])
+def test_a_ratio_of_trials_is_as_uncertain_as_the_baseline_differs_now(
+    now: float, as_promised: bool, tmp_path: Path
+) -> None:
+    """The search measured five times, in two trials at two times; in turn it is 4.3 times."""
+
+    class Paced(FakeTrials):
+        def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, **asked: Any) -> ConfirmResult:
+            pace = Pace(policy=asked["beside"], samples_per_second=now)
+            return msgspec.structs.replace(super().confirm(policy, wrapper_path, repeat=repeat), paces=(pace,))
+
+    baseline_of_cost = timed(1.0, role=Role.BASELINE)
+    rate = baseline_of_cost.measured.samples_per_second
+    now *= rate / 10.0
+    found = timed(0.2, use("precision", dtype="bf16"))
+    trials = Paced({}, speedups={found.policy.label: Speedup(value=4.3, low=4.25, high=4.35, rounds=9)})
+    recommendation = conclude(tmp_path, [baseline_of_cost, found], trials, aim=cheapest())
+    assert recommendation.confirmation.as_promised is as_promised
+
+
 def test_where_there_is_no_room_for_both_the_wrapper_is_confirmed_by_itself(tmp_path: Path) -> None:
     trials = FakeTrials({})
     peak = BEST.measured.memory.peak_bytes

@@ -91,7 +91,7 @@ class WrapperRuns:
             noise=_noise(winner, result.measurement),
         )
         if speedup is not None:
-            confirmation = _beside_earlier(confirmation, speedup, recommendation)
+            confirmation = _beside_earlier(confirmation, speedup, recommendation, result)
         interrupted = False
         try:
             if promise is None:
@@ -222,14 +222,16 @@ class WrapperRuns:
         return msgspec.structs.replace(confirmation, baseline_samples_per_second=rate, drift=drift)
 
 
-def _beside_earlier(confirmation: Confirmation, found: Speedup, recommendation: Recommendation) -> Confirmation:
+def _beside_earlier(
+    confirmation: Confirmation, found: Speedup, recommendation: Recommendation, result: ConfirmResult
+) -> Confirmation:
     """With the speedup that the policy showed before: in the search, or in an earlier confirmation if that is nearer.
 
     Two confirmations that agree are reproducible, whatever the search measured on a busy machine.
     """
     winner = recommendation.winner
     earlier = [(one.value, one.relative_spread) for one in (winner.speedup, winner.confirmed) if one is not None]
-    earlier = earlier or _between_trials(recommendation)
+    earlier = earlier or _between_trials(recommendation, result)
     if not earlier:
         return confirmation
     expected, spread = min(earlier, key=lambda one: abs(math.log(found.value / one[0])))
@@ -237,16 +239,19 @@ def _beside_earlier(confirmation: Confirmation, found: Speedup, recommendation: 
     return msgspec.structs.replace(confirmation, expected_speedup=expected, noise=noise)
 
 
-def _between_trials(recommendation: Recommendation) -> list[tuple[float, float]]:
+def _between_trials(recommendation: Recommendation, result: ConfirmResult) -> list[tuple[float, float]]:
     """The winner's throughput over the baseline's from trials of their own, and how far chance may change that.
 
     All there is of a winner that took turns with nothing before: there was no room beside it, or the search took none.
+    By how much the baseline's speed differs now is by how much a ratio of trials at different times may be wrong.
     """
     winner, baseline = recommendation.winner, recommendation.baseline
     if baseline is None or baseline.measurement is None:
         return []
     first, second = winner.measured, baseline.measurement
-    spread = math.hypot(first.relative_spread, second.relative_spread, recommendation.repeats)
+    rates = [pace.samples_per_second for pace in result.paces if pace.policy == baseline.policy]
+    differs = max((abs(math.log(rate / second.samples_per_second)) for rate in rates), default=0.0)
+    spread = math.hypot(first.relative_spread, second.relative_spread, recommendation.repeats, differs)
     return [(first.samples_per_second / second.samples_per_second, spread)]
 
 
