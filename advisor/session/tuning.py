@@ -153,6 +153,7 @@ class Tuning:
                 raise
             interrupted = True
             stopped_because = "it was interrupted"
+            self.progress.note("interrupted: the answer comes from what was measured so far")
         conclusion = self._conclusion(context, stopped_because)
         recommendation, interrupted = self._concluded(context, conclusion, trials, guard, interrupted)
         request, searched = context.request, self.searched
