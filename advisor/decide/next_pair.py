@@ -14,11 +14,15 @@ from advisor.search.propose.standing import JointStanding
 __all__ = ["next_pair"]
 
 _ENOUGH = 0.001
-"""Share of the best throughput that a choice may be expected to lose to any rival."""
+"""For comparisons that take seconds."""
 
 
 def next_pair(
-    standing: JointStanding, contenders: Iterable[int], *, among: Container[tuple[int, int]] | None = None
+    standing: JointStanding,
+    contenders: Iterable[int],
+    *,
+    among: Container[tuple[int, int]] | None = None,
+    enough: float = _ENOUGH,
 ) -> tuple[int, int] | None:
     """The leader and the rival that may most likely be better; ``None`` if no rival is expected to be.
 
@@ -26,6 +30,7 @@ def next_pair(
         standing: The model's estimate of all contenders together.
         contenders: Their numbers in it.
         among: The pairs that can be compared, the smaller number first; ``None`` for all.
+        enough: Share of the best throughput that the choice may be expected to lose to any rival.
 
     Returns:
         The smaller number first.
@@ -39,4 +44,4 @@ def next_pair(
         if among is None or pair in among
     }
     rival = max(losses, key=lambda one: losses[one], default=None)
-    return None if rival is None or losses[rival] < _ENOUGH else pairs[rival]
+    return None if rival is None or losses[rival] < enough else pairs[rival]

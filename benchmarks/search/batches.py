@@ -37,17 +37,17 @@ class Batches:
 
     def largest(self, combination: Combination) -> int:
         """The largest batch that is expected to fit; 0 if none is, or if the combination is known to fail."""
-        model = self._corrected(combination)
+        model = self.corrected(combination)
         if model is None:
             return 0
         return min(model.largest_batch(self._problem.limit_bytes), self._problem.largest_batch)
 
     def peak(self, combination: Combination, batch: int) -> float:
         """Predicted bytes of a combination at a batch; infinite if it is known to fail."""
-        model = self._corrected(combination)
+        model = self.corrected(combination)
         return math.inf if model is None else model.predict(batch)
 
-    def _corrected(self, combination: Combination) -> MemoryModel | None:
+    def corrected(self, combination: Combination) -> MemoryModel | None:
         """The corrected forecast; ``None`` if the combination is known to fail."""
         label = combination.label
         if label not in self._models:

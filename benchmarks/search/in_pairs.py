@@ -13,11 +13,13 @@ import random
 from collections.abc import Iterable
 
 from advisor.decide.next_pair import next_pair
+from advisor.decide.repeat import MOST_REPEATED
 from advisor.search.propose.proposal import InTurn
 from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposer
 from benchmarks.search.batches import Batches
+from benchmarks.search.grown import grown, reach
 from benchmarks.search.pairs import Pairs
 from benchmarks.search.problem import Trial
 from benchmarks.search.trials import Trials
@@ -32,6 +34,9 @@ MOST = 100
 
 MOST_AT_END = 30
 """Most comparisons before an answer."""
+
+WORTH_A_TRIAL = 0.005
+"""Expected loss of a choice, as a share of its throughput, that is worth repeating a trial."""
 
 CONTENDERS = 8
 """Most combinations that are compared with each other before an answer."""
@@ -108,6 +113,7 @@ class InPairs:
         labels = sorted(standings, key=lambda label: standings[label].mean)[:CONTENDERS]
         leaders = [self._best[label] for label in labels]
         points = [(one.combination, one.batch) for one in leaders]
+        reaches = [(one.combination, reach(self._problem, self._batches, one)) for one in leaders]
         rooms: dict[tuple[int, int], tuple[int, int]] = {}
         for one, other in itertools.combinations(range(len(leaders)), 2):
             room = self._pairs.room(points[one], points[other])
@@ -116,30 +122,32 @@ class InPairs:
             ):
                 rooms[one, other] = len(points), len(points) + 1
                 points += [(points[one][0], room[0]), (points[other][0], room[1])]
-        standing = self._proposer.joint_standing(points)
+        standing = self._proposer.joint_standing([*reaches, *points[len(leaders) :]])
         assert standing is not None, "something was measured"
         times: dict[object, int] = {}
         compared = repeated = 0
-        while compared + repeated < MOST_AT_END and (pair := next_pair(standing, range(len(leaders)))) is not None:
-            if pair in rooms:
-                compared += 1
-                number = times[pair] = times.get(pair, 0) + 1
-                places = rooms[pair]
-                ratio = self._pairs.ratio(points[places[0]], points[places[1]], number)
-                if ratio is None:
-                    del rooms[pair]
-                    continue
-                standing = standing.after({places[0]: 1.0, places[1]: -1.0}, -math.log(ratio), self._pairs.noise)
-            else:
-                repeated += 1
-                who = max(pair, key=standing.covariance.diagonal().__getitem__)
-                standing = self._repeated(standing, who, leaders[who], times)
+        contenders = range(len(leaders))
+        while compared < MOST_AT_END and (pair := next_pair(standing, contenders, among=rooms)) is not None:
+            compared += 1
+            number = times[pair] = times.get(pair, 0) + 1
+            places = rooms[pair]
+            ratio = self._pairs.ratio(points[places[0]], points[places[1]], number)
+            if ratio is None:
+                del rooms[pair]
+                continue
+            standing = standing.after({places[0]: 1.0, places[1]: -1.0}, -math.log(ratio), self._pairs.noise)
+        while repeated < MOST_REPEATED and (pair := next_pair(standing, contenders, enough=WORTH_A_TRIAL)) is not None:
+            repeated += 1
+            who = max(pair, key=standing.covariance.diagonal().__getitem__)
+            standing = self._repeated(standing, who, reaches[who], times)
         best = min(range(len(leaders)), key=lambda one: standing.mean[one])
-        self._trials.settle(leaders[best], repeated=repeated, compared=compared)
+        found = grown(self._problem, self._batches, self._proposer, leaders[best], self._seed)
+        self._trials.settle(found.answer, repeated=repeated + found.tried, compared=compared)
 
-    def _repeated(self, standing: JointStanding, who: int, leader: Trial, times: dict[object, int]) -> JointStanding:
+    def _repeated(
+        self, standing: JointStanding, who: int, point: tuple[Combination, int], times: dict[object, int]
+    ) -> JointStanding:
         times[who] = times.get(who, 0) + 1
-        generator = random.Random(f"again {self._seed} {leader.combination.label} {times[who]}")
-        rate = self._problem.run(leader.combination, leader.batch, generator).rate
-        assert rate is not None, "it ran before"
-        return standing.after({who: 1.0}, -math.log(rate), self._problem.noise)
+        generator = random.Random(f"again {self._seed} {point[0].label} {times[who]}")
+        rate = self._problem.run(*point, generator).rate
+        return standing if rate is None else standing.after({who: 1.0}, -math.log(rate), self._problem.noise)

@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
-from advisor.decide.promise import promised, shown
+from advisor.decide.promise import is_certain, promised, shown, together
 from advisor.hardware.contention import other_load
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.in_turn import Speedup
@@ -31,6 +31,9 @@ __all__ = ["WrapperRun", "WrapperRuns"]
 
 _KEPT = 0.9
 """Share of the promised throughput below which a confirmation needs the baseline beside it."""
+
+_MOST_PAIRS = 3
+"""Pairs of fresh processes that a vague promise is worth."""
 
 _APART = 0.1
 """Relative difference always allowed between two runs of one policy."""
@@ -77,10 +80,17 @@ class WrapperRuns:
             self.context.progress.stage(f"running the emitted wrapper without the baseline beside it: {label}")
             result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0)
         over_steady = None if steady is None or not _took_turns(result, steady) else result.speedup
-        speedup = result.speedup
+        speedups = [] if result.speedup is None else [result.speedup]
+        interrupted = False
         if over_steady is not None and steady is not None and steady.speedup is not None:
-            speedup = steady.speedup.times(over_steady)
-        found, promise = self._promise(speedup, recommendation)
+            speedups = [steady.speedup.times(over_steady)]
+        else:
+            try:
+                self._in_more_processes(speedups, recommendation, **beside)
+            except KeyboardInterrupt:
+                interrupted = True  # the confirmation is complete without what comes now
+        found, promise = self._promise(speedups, recommendation)
+        speedup = together(speedups) if speedups else None
         confirmation = Confirmation(
             outcome=result.outcome,
             reason=result.reason,
@@ -92,20 +102,38 @@ class WrapperRuns:
         )
         if speedup is not None:
             confirmation = _beside_earlier(confirmation, speedup, recommendation, result)
-        interrupted = False
         try:
-            if promise is None:
+            if interrupted:
+                pass
+            elif promise is None:
                 confirmation = self._with_baseline(confirmation, recommendation, beaten)
                 confirmation = self._once_more(confirmation, winner)
             elif over_steady is not None:
-                confirmation = _lowered(confirmation, promise, promised(over_steady, ()), self.trials.turns.around)
+                least = promised([over_steady], ())
+                confirmation = _lowered(confirmation, promise, least, self.trials.turns.around)
             else:
                 confirmation = self._without_stalls(confirmation, promise, recommendation)
         except KeyboardInterrupt:
-            interrupted = True  # the confirmation is complete without the comparison
+            interrupted = True
         if confirmation.kept is not None and (confirmation.is_unsteady or not confirmation.as_promised):
             confirmation = msgspec.structs.replace(confirmation, other_load=self._other_load())
         return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
+
+    def _in_more_processes(self, speedups: list[Speedup], recommendation: Recommendation, **asked: Any) -> None:
+        """Add what further pairs of fresh processes show, while the promise is vague and there is time."""
+        winner = recommendation.winner
+        label = Combination.of(winner.policy).label
+        while len(speedups) < _MOST_PAIRS and self.context.budget.may_confirm_another:
+            found, promise = self._promise(speedups, recommendation)
+            if found is None or promise is None or is_certain(found, promise):
+                return
+            self.context.progress.stage(f"running the emitted wrapper in other fresh processes, to be surer: {label}")
+            again = self._at_size_of(winner).confirm(
+                winner.policy, self.path, repeat=len(speedups), around_stalls=False, **asked
+            )
+            if again.speedup is None:
+                return
+            speedups.append(again.speedup)
 
     def _other_load(self) -> str:
         """What keeps the machine busy; empty if nothing does."""
@@ -152,10 +180,10 @@ class WrapperRuns:
         return msgspec.structs.replace(nearer, other_samples_per_second=other.measurement.samples_per_second)
 
     def _promise(
-        self, found: Speedup | None, recommendation: Recommendation
+        self, found: Sequence[Speedup], recommendation: Recommendation
     ) -> tuple[Speedup, Speedup] | tuple[None, None]:
-        """The speedup that a confirmation shows and the one to promise, from all alternating runs."""
-        if found is None:
+        """The speedup that confirmations show and the one to promise, from all alternating runs."""
+        if not found:
             return None, None
         winner, baseline = recommendation.winner, recommendation.baseline
         speedups: dict[str, list[Speedup]] = {winner.policy.key: []}
@@ -194,7 +222,7 @@ class WrapperRuns:
         )
         if result.measurement is None or confirmation.measurement is None:
             return confirmation
-        least = promised(speedup_between(confirmation.measurement, result.measurement), ())
+        least = promised([speedup_between(confirmation.measurement, result.measurement)], ())
         return _lowered(confirmation, promise, least, around)
 
     def _with_baseline(self, confirmation: Confirmation, recommendation: Recommendation, beaten: int) -> Confirmation:
