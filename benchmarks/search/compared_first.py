@@ -25,6 +25,7 @@ from advisor.session.trials.expected import ERROR_PER_DOUBLING, FORECAST_ERROR, 
 from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.comparisons import is_plain
+from benchmarks.search.grown import settle
 from benchmarks.search.guided import guided, proposer_of, tell, timed
 from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
@@ -91,7 +92,7 @@ def compared_first(trials: Trials, seed: int) -> None:
             if rates:
                 reached.append((rates[0], leader.rate))
                 best = max(best, *rates)
-        trials.think(proposer.standings())
+        settle(trials, batches, proposer, seed)
 
 
 def _next(waiting: list[_Forecast], best: float, off: float) -> _Forecast | None:

@@ -6,12 +6,13 @@ import math
 import random
 from typing import NamedTuple
 
-from advisor.search.sizing.growing import grown_batch, is_worth_growing
+from advisor.search.sizing.growing import WORTH_GROWING, grown_batch
 from advisor.search.study.sampler import Proposer
 from benchmarks.search.batches import Batches
 from benchmarks.search.problem import Problem, Trial
+from benchmarks.search.trials import Trials
 
-__all__ = ["Grown", "grown", "reach"]
+__all__ = ["Grown", "grown", "reach", "settle"]
 
 
 class Grown(NamedTuple):
@@ -27,11 +28,11 @@ class Grown(NamedTuple):
 
 
 def reach(problem: Problem, batches: Batches, trial: Trial) -> int:
-    """The batch that a combination which ran has room for; its own if that is no larger."""
+    """The batch that a combination which ran has room for; its own if that is no larger and held nothing up."""
     model = batches.corrected(trial.combination)
     assert model is not None, "it ran"
     largest = min(grown_batch(model, problem.limit_bytes), problem.largest_batch)
-    return trial.batch if trial.flushed else max(trial.batch, largest)
+    return largest if trial.flushed else max(trial.batch, largest)
 
 
 def grown(problem: Problem, batches: Batches, proposer: Proposer, answer: Trial, seed: int) -> Grown:
@@ -46,11 +47,24 @@ def grown(problem: Problem, batches: Batches, proposer: Proposer, answer: Trial,
     """
     batch = reach(problem, batches, answer)
     standing = proposer.joint_standing([(answer.combination, one) for one in (answer.batch, batch)])
-    if standing is None or not is_worth_growing(answer.batch, batch, standing):
+    if standing is None or batch == answer.batch:
+        return Grown(answer, 0)
+    if not answer.flushed and standing.mean[0] - standing.mean[1] < WORTH_GROWING:
         return Grown(answer, 0)
     generator = random.Random(f"grown {seed} {answer.combination.label} {batch}")
     larger = problem.run(answer.combination, batch, generator)
-    if larger.rate is None:
+    if larger.rate is None or larger.flushed:
         return Grown(answer, 1)
     standing = standing.after({1: 1.0}, -math.log(larger.rate), problem.noise)
     return Grown(larger if standing.mean[1] < standing.mean[0] else answer, 1)
+
+
+def settle(trials: Trials, batches: Batches, proposer: Proposer, seed: int) -> None:
+    """State the answer that a strategy which repeats lucky-looking leaders would give now."""
+    standings = proposer.standings()
+    if not standings:
+        return
+    answer, repeated = trials.settled(standings)
+    if answer is not None:
+        found = grown(trials.problem, batches, proposer, answer, seed)
+        trials.settle(found.answer, repeated=repeated + found.tried, compared=0)

@@ -14,6 +14,7 @@ from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.beside_leader import BesideLeader
 from benchmarks.search.comparisons import Comparison, comparisons, is_plain
+from benchmarks.search.grown import settle
 from benchmarks.search.in_pairs import InPairs
 from benchmarks.search.pairs import Pairs
 from benchmarks.search.problem import Problem, Trial
@@ -73,7 +74,8 @@ def guided(
         tell(proposer, problem, proposal, results)
         if beside is not None:
             beside.after(results)
-        trials.think(proposer.standings())
+        if pairs is None:
+            settle(trials, batches, proposer, seed)
 
 
 def _in_turn(comparison: Comparison, plain: Trial) -> InTurn:

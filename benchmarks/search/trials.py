@@ -73,7 +73,6 @@ class Trials:
         self._random = random.Random(seed)
         self._first: dict[_Key, Trial] = {}
         self._known: list[int] = []
-        self._thoughts: dict[int, Mapping[str, Standing]] = {}
         self._compared: list[int] = []
         self._settlements: dict[int, Settlement] = {}
         self._again: dict[tuple[_Key, int], float] = {}
@@ -118,10 +117,6 @@ class Trials:
             raise SpentError
         self.comparisons += 1
 
-    def think(self, standings: Mapping[str, Standing]) -> None:
-        """The expectations of a strategy's model by label, which tell what to repeat."""
-        self._thoughts[self.spent] = dict(standings)
-
     def settle(self, answer: Trial, *, repeated: int, compared: int) -> None:
         """State the answer that a strategy would give now, instead of one that is found by repeating trials.
 
@@ -139,15 +134,13 @@ class Trials:
 
         The value is a fraction of the exhaustive optimum, 0 before anything ran.
         """
-        thoughts: Mapping[str, Standing] = {}
         settled: Settlement | None = None
         for number, known in enumerate(self._known, start=1):
             settled = self._settlements.get(number, settled)
             if settled is not None:
                 yield self._worth(settled.answer), settled.repeated
                 continue
-            thoughts = self._thoughts.get(number, thoughts)
-            answer, repeated = self._settled(known, thoughts) if thoughts else self._measured_best(known)
+            answer, repeated = self._measured_best(known)
             yield (0.0 if answer is None else self._worth(answer)), repeated
 
     def reached(self, share: float) -> int | None:
@@ -184,10 +177,14 @@ class Trials:
         else:
             self._first.setdefault(_key(result), result)
 
-    def _settled(self, known: int, thoughts: Mapping[str, Standing]) -> tuple[Trial | None, int]:
-        """The best measurement after lucky-looking ones were repeated, and the number of repetitions."""
+    def settled(self, thoughts: Mapping[str, Standing]) -> tuple[Trial | None, int]:
+        """The best measurement after lucky-looking ones were repeated, and the number of repetitions.
+
+        Args:
+            thoughts: The expectations of a strategy's model by label.
+        """
         best: dict[str, _Key] = {}
-        for key, trial in itertools.islice(self._first.items(), known):
+        for key, trial in self._first.items():
             label = trial.combination.label
             if label in thoughts and (label not in best or _rate(trial) > _rate(self._first[best[label]])):
                 best[label] = key

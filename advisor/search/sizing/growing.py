@@ -6,34 +6,25 @@ the batch, the few samples more that a winner's measured peak has room for are w
 
 from __future__ import annotations
 
-from advisor.search.propose.standing import JointStanding
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 
-__all__ = ["grown_batch", "is_worth_growing"]
+__all__ = ["WORTH_GROWING", "grown_batch"]
+
+WORTH_GROWING = 0.005
+"""Expected gain in throughput that is worth a trial."""
 
 _DIGITS = 6
 """Binary digits that are kept: a thirty-second of the batch is lost at most."""
 
-_WORTH = 0.005
-"""Expected gain in throughput that is worth a trial."""
+_MARGIN = 0.03
+"""Share of the limit that stays free beside a measured peak: nothing is left of the forecast's error."""
 
 
 def grown_batch(model: MemoryModel, limit_bytes: int) -> int:
-    """The largest micro-batch below a limit.
+    """The largest micro-batch below a limit; no multiple of what a search rounds to.
 
     Args:
         model: Of the winner, corrected by its own trial.
-        limit_bytes: The limit; the model's margin of it stays free.
+        limit_bytes: The limit.
     """
-    return round_batch(model.largest_batch(limit_bytes, rounded=False), digits=_DIGITS)
-
-
-def is_worth_growing(batch: int, grown: int, standing: JointStanding) -> bool:
-    """Whether a larger batch is expected to be faster by enough.
-
-    Args:
-        batch: The winner's.
-        grown: The larger one.
-        standing: What the search's model expects of both, in this order.
-    """
-    return grown > batch and float(standing.mean[0] - standing.mean[1]) >= _WORTH
+    return round_batch(model.largest_batch(limit_bytes, margin=_MARGIN, rounded=False), digits=_DIGITS)

@@ -18,6 +18,7 @@ from advisor.report.why import explained
 from advisor.search.space.space import Combination
 from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.emit import emit, take_back
+from advisor.session.answer.grow import grow_winner
 from advisor.session.answer.leaders import recommend
 from advisor.session.answer.remeasure import ROUNDS, measure_leaders_again
 from advisor.session.answer.where_time_goes import with_time_explained
@@ -67,6 +68,8 @@ def confirm(
         leading = recommend(context, conclusion.choose, guard)
         if not measure_leaders_again(context, trials, leading, conclusion.standings):
             break
+    if repeat:
+        grow_winner(context, trials, recommend(context, conclusion.choose, guard))
     return _Confirming(context, conclusion, trials, guard, say).run()
 
 

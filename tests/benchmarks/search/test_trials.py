@@ -108,7 +108,8 @@ def test_no_strategy_exceeds_its_budget_and_equal_seeds_give_equal_searches(stra
         trials = Trials(toy, 12, seed=3)
         search(STRATEGIES[strategy], trials, 3)
         assert 0 < trials.spent <= 12
-        assert len(toy.asked) <= 2 * trials.spent + trials.comparisons
+        before_answers = sum(repeated for _, repeated in trials.answers())
+        assert len(toy.asked) <= 2 * trials.spent + trials.comparisons + before_answers
         assert all(1 <= batch <= toy.largest_batch for _, batch in toy.asked)
         asked.append(toy.asked)
     assert asked[0] == asked[1]
@@ -139,14 +140,24 @@ def test_certain_leaders_are_not_repeated_and_lucky_ones_are() -> None:
     for trials, of_plain in ((sure, 50.0), (doubting, 5.0)):
         trials.run(PLAIN, 5)
         trials.run(checkpointing, 20)
-        trials.think(
-            {
-                PLAIN.label: Standing(mean=-math.log(of_plain), deviation=0.01),
-                SAVING: Standing(mean=-math.log(20.0), deviation=0.01),
-            }
-        )
+        thoughts = {
+            PLAIN.label: Standing(mean=-math.log(of_plain), deviation=0.01),
+            SAVING: Standing(mean=-math.log(20.0), deviation=0.01),
+        }
+        answer, repeated = trials.settled(thoughts)
+        assert answer is not None
+        trials.settle(answer, repeated=repeated, compared=0)
     assert list(sure.answers())[-1] == (0.25, 0)
     assert list(doubting.answers())[-1] == (1.0, 1)
+
+
+def test_the_answers_batch_is_grown_to_what_its_own_peak_leaves_room_for() -> None:
+    """Forecasts promise batches of 36; its peak of one byte a sample leaves room for 38, with 3 % of 40 free."""
+    toy = Toy(limit=40)
+    search(STRATEGIES["ours, model"], trials := Trials(toy, 1, seed=0), 0)
+    assert toy.asked == [("plain", 36), ("plain", 18), ("plain", 38)]
+    (answer,) = trials.answers()
+    assert answer == (toy.rate(PLAIN, 38) / toy.best_rate, 1), "and that trial is counted"
 
 
 def test_comparisons_are_counted_separately_from_trials() -> None:

@@ -1,0 +1,64 @@
+"""Time the winner at the largest batch that its own measured peak leaves room for, before it is confirmed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.goal import GoalKind
+from advisor.methods.compose import starts_slowly
+from advisor.policy.policy import Policy
+from advisor.report.wording import batch_words
+from advisor.search.sizing.growing import WORTH_GROWING, grown_batch
+from advisor.search.space.space import Combination
+from advisor.session.context import StudyContext
+from advisor.session.trials.trials import Trials
+
+__all__ = ["grow_winner"]
+
+
+def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommendation) -> bool:
+    """Time the winner at a larger batch if that is expected to be faster; return whether it was tried.
+
+    Only for ``faster`` with a free global batch, and only beyond the largest batch of its methods that was tried: of
+    smaller ones the search has measured which is best.
+    """
+    policy = _grown(context, trials, recommendation.winner)
+    if policy is None or not context.budget.may_repeat:
+        return False
+    if starts_slowly(policy.methods) and not context.budget.may_set_up:
+        return False
+    label = Combination.of(policy).label
+    context.progress.stage(f"timing the winner at the largest batch that fits: {label}, batch {batch_words(policy)}")
+    result = trials.time(policy, outpaced_below=None)
+    context.ledger.add(
+        msgspec.structs.replace(
+            recommendation.winner,
+            policy=policy,
+            role=Role.SEARCHED,
+            outcome=result.outcome,
+            reason=result.reason,
+            measurement=result.measurement,
+            speedup=result.speedup,
+            trial_key=result.key,
+            confirmed=None,
+            not_confirmed="",
+        )
+    )
+    return True
+
+
+def _grown(context: StudyContext, trials: Trials, winner: Candidate) -> Policy | None:
+    """The winner at the larger batch; ``None`` if there is none, or none that promises anything."""
+    own, goal, combination = winner.policy, context.goal, Combination.of(winner.policy)
+    model = trials.model_of(combination)
+    if goal.kind is not GoalKind.FASTER or goal.global_batch is not None or model is None:
+        return None
+    tried = [one.policy.micro_batch for one in context.ledger.candidates if Combination.of(one.policy) == combination]
+    batch = grown_batch(model, goal.limit_on(own.gpu_count))
+    longest = context.budget.limits.longest_step_seconds / own.accumulation_steps
+    batch = min(batch, model.largest_within_seconds(longest))
+    if own.micro_batch < max(tried) or batch <= own.micro_batch or winner.measured.memory.allocation_retries:
+        return None
+    gain = batch / model.seconds(batch) * model.seconds(own.micro_batch) / own.micro_batch - 1
+    return msgspec.structs.replace(own, micro_batch=batch) if gain >= WORTH_GROWING else None

@@ -1,0 +1,118 @@
+"""Before it is confirmed, the winner is timed at the largest batch that its own measured peak leaves room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.decide.candidate import Candidate
+from advisor.decide.choose import choose
+from advisor.goal import Goal
+from advisor.methods.setting import MethodSetting, use
+from advisor.policy.policy import Policy
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.session.answer.grow import grow_winner
+from advisor.trial.outcome import Outcome
+from advisor.trial.result import TimeResult
+from tests.decide.costs import cheapest
+from tests.decide.examples import LIMIT, baseline, goal, measured, measurement
+from tests.session.contexts import study
+from tests.session.ledgers import InMemory
+
+SAVING = use("checkpoint", every=1)
+PLAIN = baseline(100)
+BEST = measured(150, SAVING, micro_batch=88)
+# A hundred samples fill the memory, and a fifth of the step's time at 80 of them does not depend on the batch.
+MODEL = MemoryModel(lines=(Line(0.0, LIMIT / 100),), time=Line(0.2, 0.01), calibrated_at=88)
+
+
+class FakeTrials:
+    """Times a policy as told."""
+
+    def __init__(self, rate: float | None, model: MemoryModel | None) -> None:
+        self.rate = rate
+        self.model = model
+        self.timed: list[Policy] = []
+
+    def model_of(self, _combination: object) -> MemoryModel | None:
+        return self.model
+
+    def time(self, policy: Policy, *, outpaced_below: float | None) -> TimeResult:
+        assert outpaced_below is None, "it is the answer, whatever is faster"
+        self.timed.append(policy)
+        if self.rate is None:
+            return TimeResult(key="grown", outcome=Outcome.OUT_OF_MEMORY, reason="too big")
+        figures = measurement(self.rate, micro_batch=policy.micro_batch)
+        return TimeResult(key="grown", outcome=Outcome.OK, measurement=figures)
+
+
+def grown(
+    *candidates: Candidate,
+    rate: float | None = 155.0,
+    model: MemoryModel | None = MODEL,
+    aim: Goal | None = None,
+    seconds: float = 1000.0,
+) -> tuple[list[int], Candidate]:
+    """The batches that were timed, and the winner afterwards."""
+    trials: Any = FakeTrials(rate, model)
+    context = study(aim or goal(), seconds=seconds, ledger=InMemory(candidates))
+
+    def answer() -> Any:
+        return choose(context.ledger.candidates, context.goal, refused_settings={}, untried=0, stopped_because="")
+
+    tried = grow_winner(context, trials, answer())
+    assert tried is bool(trials.timed)
+    return [one.micro_batch for one in trials.timed], answer().winner
+
+
+def test_the_winner_is_timed_at_the_batch_that_fits_and_wins_there() -> None:
+    timed, winner = grown(PLAIN, BEST)
+    assert timed == [96], "97 fit with 3 % free; six binary digits are kept"
+    assert (winner.policy.micro_batch, winner.samples_per_second) == (96, 155.0)
+    assert winner.policy.methods == BEST.policy.methods
+
+
+def test_a_larger_batch_that_is_no_faster_changes_nothing() -> None:
+    assert grown(PLAIN, BEST, rate=140.0) == ([96], BEST)
+
+
+def test_a_larger_batch_that_does_not_fit_changes_nothing() -> None:
+    assert grown(PLAIN, BEST, rate=None) == ([96], BEST)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ({"model": None}, "nothing is known of its memory"),
+        ({"model": msgspec.structs.replace(MODEL, time=Line(0.0, 0.01))}, "more samples take as much longer"),
+        ({"model": msgspec.structs.replace(MODEL, lines=(Line(0.0, LIMIT / 91),))}, "memory is full"),
+        ({"model": msgspec.structs.replace(MODEL, most_samples=88)}, "the data has no more samples"),
+        ({"model": msgspec.structs.replace(MODEL, time=Line(900.0, 0.01))}, "a step would take minutes"),
+        ({"aim": goal(global_batch=88)}, "the batch is the user's"),
+        ({"aim": msgspec.structs.replace(cheapest(), global_batch=88)}, "every policy trains the same batch"),
+        ({"seconds": 1e-9}, "there is no time"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_timed_where_nothing_can_be_won(case: dict[str, Any], why: str) -> None:
+    assert grown(PLAIN, BEST, **case)[0] == [], why
+
+
+def test_a_batch_below_the_largest_that_was_tried_is_not_grown() -> None:
+    """It won because larger ones were slower."""
+    assert grown(PLAIN, BEST, measured(120, SAVING, micro_batch=92))[0] == []
+    assert grown(PLAIN, BEST, measured(120, *_other(), micro_batch=92))[0] == [96]
+
+
+def test_a_batch_that_held_its_allocator_up_is_not_grown() -> None:
+    figures = BEST.measured
+    full = msgspec.structs.replace(figures.memory, allocation_retries=3)
+    held_up = msgspec.structs.replace(BEST, measurement=msgspec.structs.replace(figures, memory=full))
+    assert grown(PLAIN, held_up)[0] == []
+
+
+def _other() -> tuple[MethodSetting, ...]:
+    return (use("checkpoint", every=2),)
