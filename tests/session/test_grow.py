@@ -89,6 +89,7 @@ def test_a_larger_batch_that_does_not_fit_changes_nothing() -> None:
         ({"model": None}, "nothing is known of its memory"),
         ({"model": msgspec.structs.replace(MODEL, time=Line(0.0, 0.01))}, "more samples take as much longer"),
         ({"model": msgspec.structs.replace(MODEL, lines=(Line(0.0, LIMIT / 91),))}, "memory is full"),
+        ({"model": msgspec.structs.replace(MODEL, lines=(Line(0.0, LIMIT / 200),))}, "the ladder stopped on purpose"),
         ({"model": msgspec.structs.replace(MODEL, most_samples=88)}, "the data has no more samples"),
         ({"model": msgspec.structs.replace(MODEL, time=Line(900.0, 0.01))}, "a step would take minutes"),
         ({"aim": goal(global_batch=88)}, "the batch is the user's"),

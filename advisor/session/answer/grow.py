@@ -16,6 +16,9 @@ from advisor.session.trials.trials import Trials
 
 __all__ = ["grow_winner"]
 
+_MOST = 1.5
+"""Times its own batch: with more room than rounding and forecasts leave, the search stopped below on purpose."""
+
 
 def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommendation) -> bool:
     """Time the winner at a larger batch if that is expected to be faster; return whether it was tried.
@@ -58,7 +61,9 @@ def _grown(context: StudyContext, trials: Trials, winner: Candidate) -> Policy |
     batch = grown_batch(model, goal.limit_on(own.gpu_count))
     longest = context.budget.limits.longest_step_seconds / own.accumulation_steps
     batch = min(batch, model.largest_within_seconds(longest))
-    if own.micro_batch < max(tried) or batch <= own.micro_batch or winner.measured.memory.allocation_retries:
+    if own.micro_batch < max(tried) or winner.measured.memory.allocation_retries:
+        return None
+    if not own.micro_batch < batch <= _MOST * own.micro_batch:
         return None
     gain = batch / model.seconds(batch) * model.seconds(own.micro_batch) / own.micro_batch - 1
     return msgspec.structs.replace(own, micro_batch=batch) if gain >= WORTH_GROWING else None
