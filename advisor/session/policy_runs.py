@@ -24,7 +24,7 @@ from advisor.trial.spec import ConfirmTrial, TimeTrial, Trial
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadSource
 
-__all__ = ["PolicyRuns", "SideBySide", "speedup_between"]
+__all__ = ["PolicyRuns", "SideBySide", "speedup_beside_both"]
 
 _S = TypeVar("_S", bound=Trial[Any])
 
@@ -95,7 +95,7 @@ class PolicyRuns:
         if result.measurement is None or before is None or beside == self.file.policy:
             return SideBySide(result, before, beside)
         after = self.runner.run(self.spec(TimeTrial, beside, repeat=1)).measurement
-        speedup = None if after is None else speedup_between(result.measurement, before, after)
+        speedup = None if after is None else speedup_beside_both(result.measurement, before, after)
         return SideBySide(msgspec.structs.replace(result, speedup=speedup), before, beside)
 
     def spec(self, kind: type[_S], policy: Policy, **more: Any) -> _S:
@@ -146,7 +146,7 @@ class PolicyRuns:
         return plain_bytes + own + context <= self._limit_on(policy.gpu_count)
 
 
-def speedup_between(wrapper: Measurement, before: Measurement, after: Measurement) -> Speedup:
+def speedup_beside_both(wrapper: Measurement, before: Measurement, after: Measurement) -> Speedup:
     """Throughput of a wrapper relative to a baseline that was measured before and after it.
 
     The interval is as wide as the noise of all three and what the baseline changed meanwhile.

@@ -1,13 +1,13 @@
 """Our strategy as in a session for ``faster`` on one device: compare every proposal, time those that may lead.
 
 A proposal is compared with plain training by short alternating steps, at plain training's largest batch or at its own
-if that is smaller. The ratio is as noisy here as a trial, although in reality comparisons in turn are less noisy. Its
-speed at its own batch is extrapolated from the speedup and from the line through plain training's two batches, with the
-errors that a session assumes. It is timed as soon as it may lead by a session's rule (:mod:`advisor.decide.leader`),
-which defers much of the timing to the end. Comparisons are counted separately: one takes about a fifth of the time of a
-trial.
+if that is smaller. The ratio is three quarters as noisy as a trial (:mod:`benchmarks.search.pairs`). Its speed at its
+own batch is extrapolated from the speedup and from the line through plain training's two batches, with the errors that
+a session assumes. It is timed as soon as it may lead by a session's rule (:mod:`advisor.decide.leader`), which defers
+much of the timing to the end. Comparisons are counted separately: one takes about a fifth of the time of a trial.
 
-On several devices, and where plain training does not fit, a session times every proposal, and so does this strategy.
+Where plain training does not fit, a session times every proposal, and so does this strategy. On several devices it
+compares neighbours of leaders, and leaders, in pairs (:mod:`benchmarks.search.in_pairs`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.search.batches import Batches
 from benchmarks.search.comparisons import is_plain
 from benchmarks.search.grown import settle
 from benchmarks.search.guided import guided, proposer_of, tell, timed
+from benchmarks.search.pairs import NOISE_OF_PAIR
 from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
 
@@ -53,7 +54,7 @@ def compared_first(trials: Trials, seed: int) -> None:
     """
     problem = trials.problem
     if problem.space.gpu_counts != (1,):
-        guided(trials, seed, sampler=SamplerName.MODEL)
+        guided(trials, seed, sampler=SamplerName.MODEL, compare=True, in_pairs=NOISE_OF_PAIR)
         return
     space = msgspec.structs.replace(problem.space, batch_fractions=(1.0,))
     proposer = proposer_of(space, seed, SamplerName.MODEL)
@@ -77,7 +78,7 @@ def compared_first(trials: Trials, seed: int) -> None:
                 lost = "memory" if short.outcome is Outcome.OUT_OF_MEMORY else "outcome"
                 proposer.tell(proposal, None, {lost: 1.0}, excludes_combination=True)
             else:
-                forecast = _forecast(problem, proposal, short, plain, largest)
+                forecast = _forecast(problem, proposal, short.batch, plain, largest, generator)
                 attributes = {"micro_batch": largest, "largest_batch": largest}
                 proposer.tell(proposal, forecast.rate, {}, attributes, noise=forecast.error)
                 waiting.append(forecast)
@@ -101,19 +102,21 @@ def _next(waiting: list[_Forecast], best: float, off: float) -> _Forecast | None
     return max(able, key=lambda one: one.rate, default=None)
 
 
-def _forecast(problem: Problem, proposal: Proposal, short: Trial, plain: list[Trial], largest: int) -> _Forecast:
+def _forecast(
+    problem: Problem, proposal: Proposal, batch: int, plain: list[Trial], largest: int, generator: random.Random
+) -> _Forecast:
     """Extrapolate from short steps to the largest batch, as :mod:`advisor.session.trials.expected` does."""
-    assert short.rate is not None, "it ran"
     times = [(float(one.batch), one.seconds) for one in plain if one.seconds is not None]
     line = Line.through(*times) if len(times) > 1 else Line(0.0, times[0][1] / times[0][0])
     top = max(plain, key=lambda one: one.batch)
     assert top.seconds is not None, "it ran"
     model = MemoryModel(lines=(), time=line, timed_at=top.batch, timed_seconds=top.seconds)
-    # Both alternate: the error of the ratio is drawn once, with the proposal's time.
-    speedup = short.rate / problem.rate(plain[0].combination, short.batch)
+    # Both alternate: the error of the ratio is drawn once.
+    noise = NOISE_OF_PAIR * problem.noise
+    speedup = problem.rate(proposal.combination, batch) / problem.rate(plain[0].combination, batch)
     doublings = max(0.0, math.log2(largest / top.batch))
     return _Forecast(
         proposal=proposal,
-        rate=speedup * largest / seconds_at(model, largest),
-        error=math.hypot(FORECAST_ERROR, ERROR_PER_DOUBLING * doublings, problem.noise),
+        rate=speedup * math.exp(generator.gauss(0.0, noise)) * largest / seconds_at(model, largest),
+        error=math.hypot(FORECAST_ERROR, ERROR_PER_DOUBLING * doublings, noise),
     )

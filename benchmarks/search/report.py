@@ -39,12 +39,13 @@ compared with each other, up to 30 times, until the choice is expected to lose a
 from everything decides. Sessions on several devices do so, with two further limits: all comparisons take at most half
 of the time of all trials, and neighbours are compared no longer if one takes more than half of a trial's time. *Each
 compared first*: what a session does for `faster` on one device: every proposal is compared in this way and timed only
-if it may lead; on several devices it equals *ours, model*. A comparison is as noisy here as a trial; *in pairs* three
-quarters of that, as the noisiest recorded table shows (median standard errors of pairs that alternate for two or three
-seconds: 1.1 to 2.2 %, 0.2 to 0.74 times the noise of the table's trials), or *twice the noise*. It takes seconds, about
-a fifth of a trial, and is counted separately: the median number of comparisons until convergence, over the seeds that
-converged, those before that answer included. *Trials and comparisons* adds both up, a comparison as a fifth of a
-trial."""
+if it may lead; on several devices it is *in pairs*. Since 2026-11-26 all of *ours, model* also time the winner once
+more, at the largest batch that its measured peak leaves room for. A comparison is as noisy here as a trial; *in pairs*
+and *each compared first* three quarters of that, as the noisiest recorded table shows (median standard errors of pairs
+that alternate for two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74 times the noise of the table's trials), or *twice the
+noise*. It takes seconds, about a fifth of a trial, and counts as that in *within 30*, *within 40* and *trials and
+comparisons* (and, since 2026-11-26, in the budget). The other columns count trials alone. *Comparisons*: the median
+number until convergence, over the seeds that converged, those before that answer included."""
 
 _HELD_BACK = """\
 A new problem for each seed, of a kind that the search was neither developed on nor adapted to

@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks import json_lines
 
-__all__ = ["EARLY", "NEAR", "Result", "quantile", "read", "write"]
+__all__ = ["COMPARISON", "EARLY", "NEAR", "Result", "quantile", "read", "write"]
 
 NEAR = 0.98
 """Fraction of the exhaustive optimum at which a search has converged."""
@@ -33,7 +33,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         problem: Name of the problem.
         combinations: Number of its combinations, regardless of batch.
         strategy: Name of the strategy.
-        budget: Most trials of each seed.
+        budget: Most trials of each seed; since 2026-11-26 with comparisons, each a fifth of one.
         reached: For each seed: trials until the best so far was truly within 2 % of the exhaustive optimum, or
             ``None``.
         spent: For each seed: trials that were run.
@@ -79,19 +79,23 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def median_with_comparisons(self) -> float:
         """The median of trials until convergence, with each comparison counted as a fifth of a trial."""
+        return quantile(self._with_comparisons, 0.5)
+
+    @property
+    def _with_comparisons(self) -> list[float | None]:
         compared = self.compared or (0,) * len(self.reached)
         spent = zip(self.reached, compared, strict=True)
-        return quantile([None if trials is None else trials + COMPARISON * (made or 0) for trials, made in spent], 0.5)
+        return [None if trials is None else trials + COMPARISON * (made or 0) for trials, made in spent]
 
     @property
     def within_thirty(self) -> float:
-        """Fraction of the seeds that had converged after 30 trials."""
-        return sum(number is not None and number <= EARLY for number in self.reached) / len(self.reached)
+        """Fraction of the seeds that had converged after 30 trials, comparisons included."""
+        return sum(number is not None and number <= EARLY for number in self._with_comparisons) / len(self.reached)
 
     @property
     def within_forty(self) -> float:
-        """Fraction of the seeds that had converged after 40 trials."""
-        return sum(number is not None and number <= _LATER for number in self.reached) / len(self.reached)
+        """Fraction of the seeds that had converged after 40 trials, comparisons included."""
+        return sum(number is not None and number <= _LATER for number in self._with_comparisons) / len(self.reached)
 
     @property
     def out_of_memory_share(self) -> float:

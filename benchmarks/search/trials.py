@@ -22,6 +22,7 @@ from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import MOST, ROUNDS
 from advisor.trial.outcome import Outcome
 from benchmarks.search.problem import Problem, Trial
+from benchmarks.search.results import COMPARISON
 
 __all__ = ["SpentError", "Trials"]
 
@@ -29,8 +30,6 @@ __all__ = ["SpentError", "Trials"]
 class SpentError(Exception):
     """No trial is left."""
 
-
-_MOST_COMPARISONS = 100
 
 _Key = tuple[str, int, int]
 
@@ -54,13 +53,13 @@ class Trials:
 
     Args:
         problem: The problem.
-        budget: Most trials.
+        budget: Most trials, of which a comparison is a fifth.
         seed: Seed of the noise.
 
     Attributes:
         out_of_memory: Number of trials that ran out of memory.
         failed: Number of trials that failed otherwise.
-        comparisons: Number of short comparisons, which take a fraction of a trial's time and are not trials.
+        comparisons: Number of short comparisons, which are counted separately.
     """
 
     def __init__(self, problem: Problem, budget: int, seed: int) -> None:
@@ -82,6 +81,10 @@ class Trials:
         """Number of trials that were run."""
         return len(self._known)
 
+    @property
+    def _is_spent(self) -> bool:
+        return self.spent + COMPARISON * self.comparisons >= self._budget
+
     def run(self, combination: Combination, batch: int, *, also: int | None = None) -> list[Trial]:
         """Run one trial.
 
@@ -96,7 +99,7 @@ class Trials:
         Raises:
             SpentError: The budget is used up; nothing was run.
         """
-        if self.spent >= self._budget:
+        if self._is_spent:
             raise SpentError
         results = [self.problem.run(combination, batch, self._random)]
         if also is not None and results[0].outcome is Outcome.OK:
@@ -111,9 +114,9 @@ class Trials:
         """Count a comparison.
 
         Raises:
-            SpentError: The search has made as many as it may.
+            SpentError: The budget is used up.
         """
-        if self.comparisons >= _MOST_COMPARISONS:
+        if self._is_spent:
             raise SpentError
         self.comparisons += 1
 

@@ -17,7 +17,7 @@ from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.report.summary import answer_summary
 from advisor.session import check as checking
-from advisor.session.policy_runs import PolicyRuns, SideBySide, speedup_between
+from advisor.session.policy_runs import PolicyRuns, SideBySide, speedup_beside_both
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import ConfirmResult, LookResult
 from tests.decide.examples import measurement
@@ -257,7 +257,7 @@ def test_of_several_devices_the_wrapper_is_measured_between_two_runs_of_the_base
 def test_what_the_baseline_changed_meanwhile_widens_the_interval(
     before: float, after: float, value: float, width: float
 ) -> None:
-    found = speedup_between(
+    found = speedup_beside_both(
         measurement(20.0, spread=0.0), measurement(before, spread=0.0), measurement(after, spread=0.0)
     )
     assert found.value == pytest.approx(value)
