@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shlex
 
 import msgspec
 
@@ -14,7 +13,6 @@ from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.decide.score import gain_over, score
 from advisor.goal import Goal, GoalKind
-from advisor.policy.tune_command import tune_command
 from advisor.policy.wrapper import apply_lines, size_lines
 from advisor.report.answer import confirmation_words
 from advisor.report.headline import NOTHING_RAN, headline_lines, title_words
@@ -23,7 +21,7 @@ from advisor.report.page.document import AnswerPart, Device, Gain, GoalPart, Pag
 from advisor.report.page.figure import Figure, Source, simulated
 from advisor.report.page.finished import FinishedStudy
 from advisor.report.page.losses import comparisons
-from advisor.report.page.step_views import memory_over_step, time_of_step
+from advisor.report.page.step_views import memory_over_step, not_divided, time_of_step
 from advisor.report.page.throughput import curves
 from advisor.report.page.tradeoffs import frontier_part, growth_part
 from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
@@ -58,6 +56,7 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
     answer_part = _answer(study, tried, lines)
     memory, times = tuple(memory_over_step(tried)), tuple(time_of_step(tried))
     compared, steps = tuple(comparisons(tried)), tuple(course(tried))
+    again = tried.commands.of_study()
     part = PageStudy(
         id=name,
         title=f"{answer.workload} on {answer.hardware.title}",
@@ -69,7 +68,8 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         device=_device(answer),
         memory_limit_bytes=goal.memory_limit_bytes,
         asked={name: value for name, value in study.asked.items() if value is not None},
-        command=shlex.join(tune_command(study.model, goal.kind.value, study.asked, goal.preference)),
+        command=again.command,
+        call=lines.numbered_lines(again.lines),
         complete=answer.complete,
         stopped_because=found.stopped_because,
         untried=found.untried,
@@ -80,6 +80,7 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         throughput=tuple(curves(tried)),
         memory_over_step=memory,
         time_of_step=times,
+        not_divided=tuple(not_divided(tried, times)),
         frontier=frontier_part(found, goal, tried),
         growth=growth_part(found),
         comparisons=compared,
@@ -103,7 +104,8 @@ def _missing(part: PageStudy) -> list[str]:
     if not part.time_of_step:
         sentences.append(
             "Where the time of a step goes is not known: on one device it needs a traced step and the device's rates, "
-            "on several some steps that a profiler watched. Both are made at the end of a study, if time is left."
+            "on several some steps that a profiler watched. Both are made at the end of a study, if time is left. "
+            + " ".join(part.not_divided)
         )
     if not part.comparisons:
         sentences.append("No losses were compared with a reference run over tens of steps.")
@@ -142,7 +144,7 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
     answer = study.answer
     found = answer.recommendation
     winner = found.winner
-    policy_file = _policy_file(study)
+    policy_file, commands = _policy_file(study), tried.commands.of_answer()
     return AnswerPart(
         headline=title_words(found),
         facts=tuple(
@@ -161,7 +163,8 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
         wrapper=lines.numbered(tried.wrapper(winner)),
         policy_file=() if policy_file is None else lines.numbered(policy_file),
         files=_files(study),
-        commands=_commands(study),
+        commands={label: one.command for label, one in commands.items() if one.command},
+        calls={label: lines.numbered_lines(one.lines) for label, one in commands.items() if one.lines},
     )
 
 
@@ -178,19 +181,6 @@ def _files(study: FinishedStudy) -> dict[str, str]:
     """Its files where they are now, as they would be typed from here."""
     found = study.answer.files
     return {what: str(as_seen_from_here(study.folder.path / path.name)) for what, path in found.items()}
-
-
-def _commands(study: FinishedStudy) -> dict[str, str]:
-    policy = str(as_seen_from_here(study.folder.policy))
-    of_model = {
-        "is the policy still right here?": ("momadvise", "check", policy, study.model),
-        "does it keep its promise?": ("momadvise", "verify", policy, study.model),
-    }
-    return {
-        **({what: shlex.join(command) for what, command in of_model.items()} if study.model else {}),
-        "as the settings of a trainer": shlex.join(("momadvise", "export", policy, "--to", "hf")),
-        "this page again": shlex.join(("momadvise", "report", str(as_seen_from_here(study.folder.path)))),
-    }
 
 
 def _gain(found: Recommendation, goal: Goal) -> Gain | None:

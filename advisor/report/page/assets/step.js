@@ -18,8 +18,8 @@ function stepPicture(study) {
   const used = PHASES.filter(([phase]) => rows.some((one) => one.phase === phase));
   return picture({
     id, title,
-    lead: `Time per sample, and what bounds each part. ${[...new Set(steps.map((one) => one.obtained))].join(" ")}`,
-    words: `Where the time of a step goes. ${steps.map((step) => `${step.name}: ${step.parts.map((one) => `${one.phase} ${seconds(one.seconds)}${one.bound ? `, bound by ${one.bound}` : ""}`).join("; ")}.`).join(" ")}`,
+    lead: `Time per sample, and what bounds each part. ${[...new Set([...steps.map((one) => one.obtained), ...unbound(steps), ...study.notDivided])].join(" ")}`,
+    words: `Where the time of a step goes. ${steps.map((step) => `${step.name}: ${step.parts.map((one) => `${one.phase} ${seconds(one.seconds)}, ${one.bound ? `bound by ${one.bound}` : "bound not known"}`).join("; ")}.`).join(" ")}`,
     legend: legendOf(used.map(([, words, color]) => ({color, square: true, words}))),
     draw: (width) => stepChart(steps, rows, used, width),
     table: () => plainTable("Time of a step by phase", [
@@ -27,9 +27,18 @@ function stepPicture(study) {
       {label: "Phase", cell: (one) => one.phase},
       {label: "Per step", cell: (one) => seconds(one.seconds), number: true},
       {label: "Per sample", cell: (one) => seconds(one.perSample), number: true},
-      {label: "Bound by", cell: (one) => Object.entries(one.seconds_by_bound).map(([bound, value]) => `${bound} ${seconds(value)}`).join(", ")},
+      {label: "Bound by", cell: (one) => Object.entries(one.seconds_by_bound).map(([bound, value]) => `${bound} ${seconds(value)}`).join(", ") || "not known"},
     ], rows),
   });
+}
+
+/** Why some parts have no bound, or only a coarse one: once for each reason. */
+function unbound(steps) {
+  const reasons = new Map();
+  for (const {phase, unbound: why} of steps.flatMap((one) => one.parts)) {
+    if (why) reasons.set(why, [...new Set([...(reasons.get(why) ?? []), phase])]);
+  }
+  return [...reasons].map(([why, phases]) => `What bounds the operators of ${phases.join(" and ")} cannot be told: ${why}.`);
 }
 
 function stepChart(steps, rows, used, width) {
@@ -39,7 +48,7 @@ function stepChart(steps, rows, used, width) {
   const order = used.map(([phase]) => phase);
   const scale = (width - 80) / most;
   // A part says what bounds it where there is room.
-  const inside = rows.map((one) => ({...one, label: one.bound && one.perSample * scale > one.bound.length * 6.6 + 8 ? one.bound : ""}));
+  const inside = rows.map((one) => ({...one, bound: one.bound || "bound not known"})).map((one) => ({...one, label: one.perSample * scale > one.bound.length * 6.6 + 8 ? one.bound : ""}));
   return chart({
     width, height: steps.length * 62 + 48, marginLeft: 4, marginRight: 72, marginTop: 4,
     x: {domain: [0, most / unit], grid: true, label: `Time per sample (${name}) →`, labelAnchor: "center", ticks: 4, tickFormat: tick},

@@ -36,6 +36,7 @@ function readStudy(raw, version) {
     limit: raw.memory_limit_bytes,
     folder: raw.folder,
     command: raw.command ?? "",
+    program: linesOf(raw, raw.call),
     asked: Object.entries(raw.asked ?? {}).filter(([name]) => name !== "goal" && !name.endsWith("_bytes")).map(([name, value]) => [sentence(name.replaceAll("_", " ")), value]),
     notes: [...(raw.complete === false ? ["The search was interrupted; a run of the same command continues it."] : []), ...(raw.notes ?? [])],
     missing: raw.missing ?? [],
@@ -47,6 +48,7 @@ function readStudy(raw, version) {
     answer: readAnswer(raw, winner, baseline),
     curves: (raw.throughput ?? []).map((one) => readCurve(one, policies)),
     timelines: (raw.memory_over_step ?? []).map((one) => readTimeline(one, named(one.policy))),
+    notDivided: raw.not_divided ?? [],
     steps: (raw.time_of_step ?? []).map((one) => ({...one, of: named(one.policy)})),
     places: (frontier?.places ?? []).map((one, at) => readPlace(one, named(one.policy), at === frontier.knee)),
     preference: limitsOf(frontier),
@@ -101,6 +103,8 @@ function readPolicy(raw, study) {
     cost: raw.cost_usd?.value,
     drift: raw.loss_drift,
     wrapperText: linesOf(study, raw.wrapper),
+    program: linesOf(study, raw.call),
+    verifyProgram: linesOf(study, raw.verify_call),
   };
 }
 
@@ -114,7 +118,10 @@ function readAnswer(raw, winner, baseline) {
     confirmation: verdict?.words ?? "",
     why: answer.why ?? [],
     apply: answer.apply_lines?.length ? [{label: "In your training", text: `${answer.apply_lines.join("\n")}\n`}] : [],
-    commands: Object.entries(answer.commands ?? {}).map(([label, text]) => ({label: sentence(label), text})),
+    commands: [
+      ...Object.entries(answer.calls ?? {}).map(([label, numbers]) => ({label: sentence(label), text: linesOf(raw, numbers)})),
+      ...Object.entries(answer.commands ?? {}).map(([label, text]) => ({label: sentence(label), text})),
+    ],
     files: [
       {label: "wrapper.py", text: linesOf(raw, answer.wrapper)},
       {label: "policy.yaml", text: linesOf(raw, answer.policy_file)},
