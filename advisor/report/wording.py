@@ -240,7 +240,8 @@ def promise_words(promise: Speedup, baseline_rate: float) -> str:
         return f"{promised_times(promise)} the baseline; measured {ends}, which is too unsteady to say more"
     spread = format_times_spread(promise.low, promise.high, promise.value)
     rates = f"{format_rate(promise.value * baseline_rate)} instead of {format_rate(baseline_rate)} samples/s"
-    return f"{promised_times(promise)} the baseline, {spread}: {rates}"
+    certain = "" if promise.low > 1 else "; no gain is certain"
+    return f"{promised_times(promise)} the baseline, {spread}: {rates}{certain}"
 
 
 def trial_words(candidate: Candidate) -> str:

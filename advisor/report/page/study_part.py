@@ -15,7 +15,7 @@ from advisor.decide.score import gain_over, score
 from advisor.goal import Goal, GoalKind
 from advisor.policy.wrapper import apply_lines, size_lines
 from advisor.report.answer import confirmation_words
-from advisor.report.headline import NOTHING_RAN, headline_lines, title_words
+from advisor.report.headline import NOTHING_RAN, gain_is_open, headline_lines, title_words
 from advisor.report.page.course import course
 from advisor.report.page.document import AnswerPart, Device, Gain, GoalPart, PageStudy, Refusal, Verdict
 from advisor.report.page.figure import Figure, Source, simulated
@@ -231,12 +231,13 @@ def _verdict(found: Recommendation, goal: Goal) -> Verdict | None:
         return None
     measured, beyond = confirmation.measurement, _beyond(found, goal)
     state = "not run" if confirmation.outcome in NOTHING_RAN else "not confirmed"
-    if measured is not None and confirmation.outcome is Outcome.OK and confirmation.as_promised and beyond is None:
+    kept = confirmation.outcome is Outcome.OK and confirmation.as_promised and beyond is None
+    if measured is not None and kept and not gain_is_open(found):
         state = "confirmed"
     floor = None if found.growth is None else found.growth.floor_samples_per_second
     return Verdict(
         state=state,
-        words=confirmation_words(confirmation, floor=floor, beyond=beyond),
+        words=confirmation_words(confirmation, floor=floor, beyond=beyond, open_gain=gain_is_open(found)),
         samples_per_second=None if measured is None else figure_of_rate(measured),
         peak_bytes=None if measured is None else Figure(value=measured.memory.peak_bytes, source=Source.MEASURED),
     )
