@@ -180,6 +180,7 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
         step_seconds: Of an optimizer step.
         predicted_peak_bytes: From its profiling runs.
         predicted_samples_per_second: Likewise, or from a comparison in turns.
+        limit_bytes: What each of its devices may take, where they share one memory.
         speedup: Over the baseline in alternating steps.
         cost_usd: ``cheapest``: of one iteration.
         stopped: Why its timing ended.
@@ -217,6 +218,7 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
     tokens_per_second: float | None = None
     peak_bytes: Figure | None = None
     memory: Memory | None = None
+    limit_bytes: int | None = None
     predicted_peak_bytes: Figure | None = None
     predicted_samples_per_second: Figure | None = None
     speedup: Figure | None = None

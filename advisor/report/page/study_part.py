@@ -26,6 +26,7 @@ from advisor.report.page.throughput import curves
 from advisor.report.page.tradeoffs import frontier_part, growth_part
 from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
 from advisor.report.wording import baseline_words, promise_words
+from advisor.search.space.space_file import load_space
 from advisor.text.paths import as_seen_from_here
 from advisor.text.units import format_spread, format_times
 from advisor.trial.outcome import Outcome
@@ -67,11 +68,11 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         versions=answer.versions,
         device=_device(answer),
         memory_limit_bytes=goal.memory_limit_bytes,
-        asked={name: value for name, value in study.asked.items() if value is not None},
+        asked=_asked(study),
         command=again.command,
         call=lines.numbered_lines(again.lines),
         complete=answer.complete,
-        stopped_because=found.stopped_because,
+        stopped_because=found.stopped_because.partition(";")[0],
         untried=found.untried,
         untried_is_bound=found.untried_is_bound,
         notes=(*answer.notes, *found.winner.notes),
@@ -91,6 +92,16 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
     )
     part = msgspec.structs.replace(part, missing=tuple(_missing(part)))
     return simulated(part) if answer.hardware.simulated else part
+
+
+def _asked(study: FinishedStudy) -> dict[str, str | int | float]:
+    """What was asked for; a search space by its name, of which the record has the digest."""
+    asked = {name: value for name, value in study.asked.items() if value is not None}
+    typed = {flag.removeprefix("--").replace("-", "_"): value for flag, value in study.options.items()}
+    space = load_space("default").canonical_text.encode()
+    if asked.get("search_space") == hashlib.sha256(space).hexdigest()[:8]:
+        asked["search_space"] = "default"
+    return {**asked, **typed}
 
 
 def _missing(part: PageStudy) -> list[str]:

@@ -127,6 +127,7 @@ class Tried:
         reason = one.reason if not is_measured(one) else why_not_eligible(one, goal) or ""
         cost = cost_of(one, goal).cost_usd if goal.kind is GoalKind.CHEAPEST and goal.price and measured else None
         joules = None if measured is None else measured.joules_per_step
+        limit = goal.limit_on(policy.gpu_count)
         search, alone = self.commands.of_methods(one), self.commands.of_policy(one)
         return PagePolicy(
             id=name,
@@ -150,6 +151,7 @@ class Tried:
             tokens_per_second=None if measured is None else measured.tokens_per_second,
             peak_bytes=None if measured is None else _measured(measured.memory.peak_bytes),
             memory=None if measured is None else _memory(measured),
+            limit_bytes=None if limit == goal.memory_limit_bytes else limit,
             predicted_peak_bytes=None if peak is None else _predicted(peak),
             predicted_samples_per_second=rate,
             speedup=None if one.speedup is None else figure_of_speedup(one.speedup),
