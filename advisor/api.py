@@ -56,7 +56,7 @@ def tune(
     batch: int | None = None,
     tokens: int | None = None,
     image_size: int | None = None,
-    baseline: str | os.PathLike[str] | None = None,
+    baseline: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     from_: str | os.PathLike[str] | None = None,
     global_batch: int | None = None,
     gpus: int | str | Iterable[int] | None = None,
@@ -109,7 +109,8 @@ def tune(
         tokens: Of each sample of a Hugging Face model.
         image_size: Pixels per side of a Hugging Face model's images.
         baseline: Your own settings (default: plain training): a ``policy.yaml`` with what you train with today. A
-            policy that accumulates keeps its number of samples per step, unless ``global_batch`` says another.
+            policy that accumulates keeps its number of samples per step, unless ``global_batch`` says another. Or what
+            such a file says, as a mapping.
         from_: Your own settings, as the configuration of a trainer: axolotl, LLaMA-Factory, transformers, accelerate
             or DeepSpeed. What it says of methods, batch, clipping and devices is the baseline; the model that it names
             is taken if none is given.

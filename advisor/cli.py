@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from advisor.command_line import (
 )
 from advisor.options import CHECK, GOAL, TUNE, options_of
 from advisor.report.streams import streams_kept
-from advisor.text.printable import printable
+from advisor.text.printable import printable, quoted
 from advisor.trial.process.interruption import interruptions_kept
 
 if TYPE_CHECKING:
@@ -104,6 +106,9 @@ def _dispatch(arguments: list[str]) -> int:
     elif arguments[0] == "report":
         options, run = report_parser().checked(arguments[1:]), report
     elif arguments[0] not in ("methods", "hardware"):
+        if meant := _misspelled(arguments[0]):
+            complain(f"There is no command and no model {quoted(arguments[0])}. Did you mean momadvise {meant}?")
+            return EXIT_USER_ERROR
         options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
 
@@ -297,6 +302,15 @@ def _answer_view(answer: Answer, options: argparse.Namespace) -> RenderableType:
         verbose=options.verbose,
     )
     return Group(view, timings_table(answer.timings)) if options.timings else view
+
+
+def _misspelled(word: str) -> str:
+    """The command that a word nearly names; empty if it may be a model, or is near to none."""
+    if not word.isalpha() or Path(word).exists() or importlib.util.find_spec(word) is not None:
+        return ""
+    from advisor.completion import VERBS
+
+    return next(iter(difflib.get_close_matches(word, VERBS, n=1, cutoff=0.75)), "")
 
 
 def _print_error(error: BaseException) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from advisor.command_line import EXIT_USER_ERROR, complain, tune_parser
+from advisor.text.printable import quoted
 
 __all__ = ["catalogue"]
 
@@ -17,7 +18,8 @@ def catalogue(verb: str, *names: str) -> int:
         if names in (("-h",), ("--help",)):
             sys.stdout.write(tune_parser().format_help())
             return 0
-        complain(f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ' [-v]'}")
+        usage = f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ' [-v]'}"
+        complain(f"momadvise {verb} does not take {quoted(' '.join(names))}; {usage}")
         return EXIT_USER_ERROR
     from advisor.hardware.detect import choose_device, detect_hardware, list_devices
     from advisor.hardware.profiles import load_profiles

@@ -265,8 +265,13 @@ def report_parser() -> Parser:
 
 
 def complain(message: str) -> None:
-    """Print an error on one line of stderr."""
-    print(f"momadvise: error: {printable(message)}", file=sys.stderr)
+    """Print an error on stderr: on one line, which is folded between words where a terminal would cut them."""
+    text = f"momadvise: error: {printable(message)}"
+    if sys.stderr.isatty():
+        width = max(_NARROWEST, shutil.get_terminal_size().columns)
+        folded = (line if line.startswith(" ") else "\n".join(_wrapped(line, width, "")) for line in text.split("\n"))
+        text = "\n".join(folded)  # indented lines are to be copied
+    print(text, file=sys.stderr)
 
 
 def _lines(section: Section, width: int) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from advisor.errors import OptionError
 from advisor.goal import Fidelity, GoalKind, Price
 from advisor.goal_text import parse_floor, parse_gpu_counts
 from advisor.options import Option
-from advisor.policy.baseline import baseline_of_file
+from advisor.policy.baseline import baseline_of
 from advisor.search.propose.proposal import SamplerName
 from advisor.text.paths import path_of
 from advisor.text.printable import quoted
@@ -75,7 +75,7 @@ def _duration(value: str | float, option: str) -> float:
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "text": text_of,
     "path": lambda value, option: path_of(value, option, OptionError),
-    "policy": lambda value, option: baseline_of_file(text_of(value, option)),
+    "policy": lambda value, option: baseline_of(value if isinstance(value, Mapping) else text_of(value, option)),
     "names": _names,
     "number": check_above_zero,
     "bytes": _bytes,

@@ -56,7 +56,7 @@ def list_gpus(
 def _without_nvml(found: GpuList | None, error: str) -> GpuList:
     """The GPUs of a container that has CUDA but no NVML."""
     if found is None or not found.gpus:
-        return GpuList(reason=f"NVML, the driver's library, found no NVIDIA GPU ({error})")
+        return GpuList(reason=f"NVML, the driver's library, found no NVIDIA GPU: {error}")
     gpus = tuple(msgspec.structs.replace(gpu, held_bytes=_held_by_torch(gpu.index)) for gpu in found.gpus)
     return msgspec.structs.replace(found, gpus=gpus)
 

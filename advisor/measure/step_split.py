@@ -18,12 +18,15 @@ class PhaseSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         communication_seconds: Of these, with a collective or a transfer to another device under way.
         exposed_seconds: Of these, without any operator running meanwhile: communication that nothing hides, with the
             time in which the other devices are waited for.
+        idle_seconds: Of all of it, with neither an operator nor communication under way: the device waits for the
+            host. ``None`` in older records.
     """
 
     phase: Phase
     seconds: float
     communication_seconds: float
     exposed_seconds: float
+    idle_seconds: float | None = None
 
 
 class StepSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +65,7 @@ class StepSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 seconds=one.seconds * factor,
                 communication_seconds=one.communication_seconds * factor,
                 exposed_seconds=one.exposed_seconds * factor,
+                idle_seconds=None if one.idle_seconds is None else one.idle_seconds * factor,
             )
             for one in self.phases
         )

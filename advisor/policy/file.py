@@ -15,6 +15,7 @@ from advisor.files import write_whole
 from advisor.hardware.mesh import Mesh
 from advisor.methods.compose import validate_setting
 from advisor.methods.setting import MethodSetting, ParameterValue
+from advisor.policy.evidence import ComparisonEvidence, CostEvidence, Evidence
 from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 from advisor.text.paths import path_of
@@ -32,6 +33,8 @@ __all__ = [
     "Evidence",
     "PolicyFile",
     "load_policy_file",
+    "policy_document",
+    "policy_from",
     "policy_line",
     "policy_source",
     "write_policy_file",
@@ -39,105 +42,6 @@ __all__ = [
 
 SCHEMA = 1
 """Version of the file's layout. Files of another version are refused."""
-
-
-class CostEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an iteration costs, and at which price.
-
-    Attributes:
-        latency_seconds: Median time of an iteration.
-        usd_per_iteration: Price x devices x time.
-        gpu_count: Devices that train together.
-        usd_per_hour: Price of an hour of one device.
-        price_source: Where the price comes from.
-        price_date: Date of the price, as its source states it.
-        joules_per_iteration: Energy of all devices, where it was measured.
-    """
-
-    latency_seconds: float
-    usd_per_iteration: float
-    gpu_count: int
-    usd_per_hour: float
-    price_source: str
-    price_date: str
-    joules_per_iteration: float | None = None
-
-
-class ComparisonEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy's training compared with the reference run: same seed, same batches.
-
-    Attributes:
-        steps: Steps of both.
-        loss_drift: Largest difference of the smoothed loss curves, relative.
-        final_loss_ratio: Mean of the last losses relative to the reference run's.
-        learned: How far the reference run's own loss fell.
-        gradient_error: Relative L2 error of the first gradient, if it could be compared.
-        gradient_cosine: Cosine of the angle between the two gradients.
-        reference: The policy of the reference run.
-        observed_fidelity: The best class whose tolerances these values meet.
-    """
-
-    steps: int
-    loss_drift: float
-    final_loss_ratio: float
-    learned: float
-    gradient_error: float | None = None
-    gradient_cosine: float | None = None
-    reference: str
-    observed_fidelity: str
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why this policy was chosen: measured values only.
-
-    Attributes:
-        goal: The goal it was chosen for.
-        date: Date of the measurement, ISO format.
-        samples_per_second: Throughput measured by the search.
-        relative_spread: Half the width of its 95 % confidence interval, relative.
-        peak_bytes: Peak device memory (reserved on CUDA, live tensor storage on CPU).
-        memory_limit_bytes: The limit that it had to stay below.
-        fidelity: How far training may differ from plain training.
-        loss_drift: Largest relative difference of the first losses from plain training, when measured.
-        comparison: Its comparison with the reference run, when measured.
-        not_compared: Why there is no comparison.
-        speedup_over_baseline: Samples per second over the baseline's, from turns in fresh processes, and the ends of
-            its 95 % interval: value, low, high.
-        baseline_samples_per_second: Plain training at the user's own batch.
-        baseline_batch: That batch.
-        confirmed_samples_per_second: Throughput of the emitted wrapper in a fresh process, when it was run.
-        confirmed_peak_bytes: Its peak.
-        tie: Whether the gain over the baseline is inside the noise.
-        trials: Policies that were measured.
-        cost: What an iteration costs, when that was the goal.
-        why: The reasons, in sentences.
-        model_size: ``bigger``: the arguments of ``build_model`` and ``make_batch`` that it was measured with.
-        parameter_count: ``bigger``: parameters of the model at that size.
-        floor_samples_per_second: ``bigger``: the throughput that it had to keep.
-    """
-
-    goal: str
-    date: str
-    samples_per_second: float
-    relative_spread: float
-    peak_bytes: int
-    memory_limit_bytes: int
-    fidelity: str
-    loss_drift: float | None = None
-    comparison: ComparisonEvidence | None = None
-    not_compared: str | None = None
-    speedup_over_baseline: tuple[float, float, float] | None = None
-    baseline_samples_per_second: float | None = None
-    baseline_batch: int | None = None
-    confirmed_samples_per_second: float | None = None
-    confirmed_peak_bytes: int | None = None
-    tie: bool
-    trials: int
-    cost: CostEvidence | None = None
-    why: list[str]
-    model_size: dict[str, int | float] | None = None
-    parameter_count: int | None = None
-    floor_samples_per_second: float | None = None
 
 
 class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +52,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
         baseline: What the evidence compares it with, if not with plain training.
         sample_dims: Where a batch has its samples, if not in the default place.
         reduction: How the loss of a batch follows from those of its micro-batches, if not as by default.
+        model_size: Arguments of ``build_model`` and ``make_batch`` that it is for, where no evidence says them.
         evidence: Why it was chosen.
         fingerprints: What the evidence is valid for.
     """
@@ -156,8 +61,15 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     baseline: Policy | None = None
     sample_dims: SampleDims | None = None
     reduction: Reduction | None = None
+    model_size: dict[str, int | float] | None = None
     evidence: Evidence | None = None
     fingerprints: Fingerprints | None = None
+
+    @property
+    def size(self) -> dict[str, int | float]:
+        """The size of the model that it is for; empty for the model as it is."""
+        measured_at = None if self.evidence is None else self.evidence.model_size
+        return measured_at or self.model_size or {}
 
 
 class _MeshOnDisk(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -182,12 +94,13 @@ class _FileOnDisk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rena
     baseline: _PolicyOnDisk | None = None
     sample_dims: SampleDims | None = None
     reduction: Reduction | None = None
+    model_size: dict[str, int | float] | None = None
     evidence: Evidence | None = None
     fingerprints: Fingerprints | None = None
 
 
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "$": ("schema", "policy", "baseline", "sample_dims", "reduction", "evidence", "fingerprints"),
+    "$": ("schema", "policy", "baseline", "sample_dims", "reduction", "model_size", "evidence", "fingerprints"),
     "$.reduction": Reduction.__struct_fields__,
     "$.policy": _PolicyOnDisk.__struct_fields__,
     "$.policy.mesh": _MeshOnDisk.__struct_fields__,
@@ -209,53 +122,66 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
         PolicyError: Not there, not YAML, another schema version, an unknown field, method, parameter or value.
     """
     path = path_of(path, "A policy file", PolicyError)
-    raw = read_yaml(path, what="A policy file", error=PolicyError)
+    return policy_from(read_yaml(path, what="A policy file", error=PolicyError), shown(path))
+
+
+def policy_from(raw: Any, origin: str) -> PolicyFile:
+    """Validate the content of a policy file.
+
+    Args:
+        raw: What its YAML says.
+        origin: Where that was read, for errors.
+
+    Raises:
+        PolicyError: As for :func:`load_policy_file`.
+    """
     found = raw.get("schema") if isinstance(raw, dict) else None
     if found != SCHEMA:
         raise PolicyError(
-            f"A policy file must have `schema: {SCHEMA}` at its top, but {shown(path)} has {quoted(found)}. "
+            f"A policy file must have `schema: {SCHEMA}` at its top, but {origin} has {quoted(found)}. "
             "Tune again with this version of momadvise to get a file it understands."
         )
     try:
         on_disk = msgspec.convert(raw, _FileOnDisk)
     except msgspec.ValidationError as error:
-        raise PolicyError(f"{shown(path)}: {_explained(why_invalid(error, raw))}") from None
+        raise PolicyError(f"{origin}: {_explained(why_invalid(error, raw))}") from None
     return PolicyFile(
-        policy=_policy(on_disk.policy, path),
-        baseline=None if on_disk.baseline is None else _policy(on_disk.baseline, path),
+        policy=_policy(on_disk.policy, origin),
+        baseline=None if on_disk.baseline is None else _policy(on_disk.baseline, origin),
         sample_dims=on_disk.sample_dims,
         reduction=on_disk.reduction,
+        model_size=on_disk.model_size,
         evidence=on_disk.evidence,
         fingerprints=on_disk.fingerprints,
     )
 
 
-def _policy(on_disk: _PolicyOnDisk, path: Path) -> Policy:
+def _policy(on_disk: _PolicyOnDisk, origin: str) -> Policy:
     counts = {field: getattr(on_disk, field) for field in ("micro_batch", "accumulation_steps", "gpu_count")}
     degrees = msgspec.structs.asdict(on_disk.mesh)
     for field, value in (counts | {f"mesh.{axis}": degree for axis, degree in degrees.items()}).items():
         try:
             whole(value, field)
         except OptionError as error:
-            raise PolicyError(f"{shown(path)}: {error}") from None
+            raise PolicyError(f"{origin}: {error}") from None
     mesh = Mesh(**degrees)
     if on_disk.gpu_count % mesh.model_degree:
         raise PolicyError(
-            f"{shown(path)}: the degrees of a mesh must divide gpu_count, but a mesh of tensor {mesh.tensor} and "
+            f"{origin}: the degrees of a mesh must divide gpu_count, but a mesh of tensor {mesh.tensor} and "
             f"pipeline {mesh.pipeline} needs a multiple of {mesh.model_degree} GPUs, and gpu_count is "
             f"{on_disk.gpu_count}; the rest of the GPUs divide the batch."
         )
     settings = tuple(MethodSetting(name=name, parameters=values) for name, values in sorted(on_disk.methods.items()))
     if strangers := sorted(set(on_disk.settled) - set(on_disk.methods)):
         raise PolicyError(
-            f"{shown(path)}: settled must name methods of the policy, but {shown(strangers[0])} is none of them; "
+            f"{origin}: settled must name methods of the policy, but {shown(strangers[0])} is none of them; "
             "add the method or leave that line out."
         )
     try:
         for setting in settings:
             validate_setting(setting)
     except MethodRefusedError as error:
-        raise PolicyError(f"{shown(path)}: {error}") from None
+        raise PolicyError(f"{origin}: {error}") from None
     return Policy(
         methods=settings,
         micro_batch=on_disk.micro_batch,
@@ -283,19 +209,20 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
         header: Comment lines for people (without the leading ``#``).
     """
     comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
-    return comment + yaml.safe_dump(_document(file), sort_keys=False, allow_unicode=True, width=110)
+    return comment + yaml.safe_dump(policy_document(file), sort_keys=False, allow_unicode=True, width=110)
 
 
 def policy_line(file: PolicyFile) -> str:
     """The text of a policy file on one line, for a command that passes it on; without what is not known."""
-    document = _document(file)
+    document = policy_document(file)
     if "evidence" in document:
         document["evidence"] = {name: value for name, value in document["evidence"].items() if value is not None}
     line = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf)
     return line.removesuffix("\n")
 
 
-def _document(file: PolicyFile) -> dict[str, Any]:
+def policy_document(file: PolicyFile) -> dict[str, Any]:
+    """What its YAML says."""
     document: dict[str, Any] = {"schema": SCHEMA, "policy": _written(file.policy)}
     if file.baseline is not None:
         document["baseline"] = _written(file.baseline)
@@ -303,6 +230,8 @@ def _document(file: PolicyFile) -> dict[str, Any]:
         document["sample_dims"] = dict(file.sample_dims)
     if file.reduction is not None:
         document["reduction"] = {"kind": file.reduction.kind, **msgspec.to_builtins(file.reduction)}
+    if file.model_size:
+        document["model_size"] = dict(file.model_size)
     if file.evidence is not None:
         document["evidence"] = msgspec.to_builtins(file.evidence)
     if file.fingerprints is not None:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from advisor.goal import Preference
+from advisor.goal import GoalKind, Preference
 from advisor.policy.file import PolicyFile, policy_line
 from advisor.policy.fingerprints import Asked
 
-__all__ = ["tune_command", "verify_command"]
+__all__ = ["OF_ONE_POLICY", "asked_again", "picked_again", "piped", "tune_command", "verify_command"]
 
 _AGAIN = (
+    ("device", "--device"),
     ("gpus", "--gpus"),
     ("global_batch", "--global-batch"),
     ("memory_limit_bytes", "--memory-limit"),
     ("batch_size", "--batch"),
     ("tokens", "--tokens"),
     ("image_size", "--image-size"),
+    ("fidelity", "--fidelity"),
+    ("min_samples_per_second", "--min-throughput"),
+    ("min_share_of_baseline", "--min-throughput"),
 )
-_OF_ONE_POLICY = ("memory_limit_bytes", "tokens", "image_size")
+ALL = tuple(name for name, _ in _AGAIN)
+OF_ONE_POLICY = ("device", "memory_limit_bytes", "tokens", "image_size")
+"""What is asked again to measure one policy."""
+
 _PICK = (
     ("max_latency_seconds", "--max-latency", "s"),
     ("max_cost_usd", "--max-cost", ""),
@@ -28,7 +35,9 @@ _PICK = (
 )
 
 
-def tune_command(model: str, goal: str, asked: Asked, preference: Preference | None = None) -> tuple[str, ...]:
+def tune_command(
+    model: str, goal: str, asked: Asked, preference: Preference | None = None, more: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
     """Its arguments, the first of which is the program.
 
     Args:
@@ -36,13 +45,16 @@ def tune_command(model: str, goal: str, asked: Asked, preference: Preference | N
         goal: The name of the goal.
         asked: What was asked for.
         preference: Which point of the frontier to pick.
+        more: Flag -> value of other options.
     """
-    parts = ["momadvise", "--goal", goal, model or "MODEL"]
-    parts += _asked_again(asked, [name for name, _ in _AGAIN])
-    for name, flag, unit in _PICK:
-        if (value := getattr(preference, name, None)) is not None:
-            parts += [flag, f"{value}{unit}"]
-    return tuple(parts)
+    flags = {**asked_again({**asked, "goal": goal}), **picked_again(preference), **(more or {})}
+    return "momadvise", "--goal", goal, model or "MODEL", *(part for pair in flags.items() for part in pair)
+
+
+def picked_again(preference: Preference | None) -> dict[str, str]:
+    """Flag -> value of which point of the frontier to pick."""
+    values = ((flag, getattr(preference, name, None), unit) for name, flag, unit in _PICK)
+    return {flag: f"{value}{unit}" for flag, value, unit in values if value is not None}
 
 
 def verify_command(model: str, file: PolicyFile, asked: Asked) -> str:
@@ -56,19 +68,32 @@ def verify_command(model: str, file: PolicyFile, asked: Asked) -> str:
         file: The policy, and what it is compared with.
         asked: What was asked for.
     """
-    again, devices = _asked_again(asked, _OF_ONE_POLICY), file.policy.gpu_count
+    again = [part for pair in asked_again(asked, OF_ONE_POLICY).items() for part in pair]
+    devices = file.policy.gpu_count
     command = ["momadvise", "verify", "/dev/stdin", model, *again]
     if devices > 1:
         command = ["momadvise", model, "--baseline", "/dev/stdin", "--gpus", str(devices), "--trials", "1", *again]
+    return piped(file, command)
+
+
+def piped(file: PolicyFile, command: Collection[str]) -> str:
+    """A line for any shell that runs a command with a policy as its standard input."""
     return f"printf %s {shlex.quote(policy_line(file))} | {shlex.join(command)}"
 
 
-def _asked_again(asked: Asked, names: Collection[str]) -> list[str]:
-    arguments = []
-    for name, flag in _AGAIN:
-        if name in names and (value := asked.get(name)) is not None and value != "1":
-            arguments += [flag, _exactly(value) if name == "memory_limit_bytes" else str(value)]
-    return arguments
+def asked_again(asked: Asked, names: Collection[str] = ALL) -> dict[str, str]:
+    """Flag -> value of what was asked for, as it would be typed."""
+    known = [(name, flag, asked.get(name)) for name, flag in _AGAIN if name in names]
+    found = {flag: _typed(name, value) for name, flag, value in known if value is not None}
+    if found.get("--gpus") == "1" and asked.get("goal") != GoalKind.CHEAPEST.value:
+        del found["--gpus"]  # as without it
+    return found
+
+
+def _typed(name: str, value: str | int | float) -> str:
+    if name == "memory_limit_bytes":
+        return _exactly(value)
+    return f"{value:g}x" if name == "min_share_of_baseline" else str(value)
 
 
 def _exactly(count: str | int | float) -> str:

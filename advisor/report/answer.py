@@ -18,7 +18,14 @@ from advisor.goal import Goal, GoalKind
 from advisor.report.cells import plain_table
 from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import growth_table
-from advisor.report.headline import NOT_REPRODUCIBLE, NOTHING_RAN, headline, missed_words, what_to_do
+from advisor.report.headline import (
+    NOT_REPRODUCIBLE,
+    NOTHING_RAN,
+    gain_is_open,
+    headline,
+    missed_words,
+    what_to_do,
+)
 from advisor.report.plot import CostPlot
 from advisor.report.table import RankingTable, not_measured_part, refused_part
 from advisor.report.wording import promised_times, turns_words
@@ -95,7 +102,8 @@ class AnswerView:
         yield Text(" ".join(answer.why))
         if answer.confirmation is not None:
             floor = None if answer.growth is None else answer.growth.floor_samples_per_second
-            yield Text(confirmation_words(answer.confirmation, floor=floor, beyond=beyond))
+            open_gain = gain_is_open(answer)
+            yield Text(confirmation_words(answer.confirmation, floor=floor, beyond=beyond, open_gain=open_gain))
 
     def _beyond_limit(self, confirmation: Confirmation) -> str | None:
         """``cheapest``: how far the confirming run is beyond the user's limit."""
@@ -105,13 +113,16 @@ class AnswerView:
         return beyond_limit(placed(again, self.goal), self.goal.preference)
 
 
-def confirmation_words(confirmation: Confirmation, *, floor: float | None = None, beyond: str | None = None) -> str:
+def confirmation_words(
+    confirmation: Confirmation, *, floor: float | None = None, beyond: str | None = None, open_gain: bool = False
+) -> str:
     """Whether the emitted wrapper kept the promise, in a few sentences.
 
     Args:
         confirmation: The fresh run.
         floor: Samples per second to keep, if the goal is a larger model.
         beyond: How far the run is beyond the user's limit, if it is.
+        open_gain: Whether a gain was to be confirmed, and the turns with the baseline leave it open.
     """
     promised = format_rate(confirmation.promised_samples_per_second)
     measurement, kept = confirmation.measurement, confirmation.kept
@@ -128,7 +139,12 @@ def confirmation_words(confirmation: Confirmation, *, floor: float | None = None
         baseline_words = "the baseline" if floor is None else "the baseline at its own size"
         interval = f"{promised_times(promise)} {baseline_words}, {spread}"
         turns = f"the wrapper and the {turns_words(confirmation)}"
-        if confirmation.as_promised or confirmation.expected_speedup is None:
+        if open_gain and confirmation.as_promised:
+            text = (
+                f"Not confirmed: {turns}, which leave open which of them is faster. They show {interval}, at a peak of "
+                f"{peak}. To know more: {what_to_do(confirmation)}."
+            )
+        elif confirmation.as_promised or confirmation.expected_speedup is None:
             text = f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."
         else:
             before = format_times(confirmation.expected_speedup)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from advisor.exports.config_file import Patched, installed_version, version_rema
 from advisor.exports.export import Export, Line
 from advisor.exports.rules import Status, Target
 from advisor.exports.yaml_text import line_of
-from advisor.report.wording import batch_words, policy_words
+from advisor.report.wording import batch_words, label_words, policy_words
 from advisor.text.printable import shown
 
 __all__ = ["export_view"]
@@ -36,7 +37,9 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
     verdict = "All of it is exported."
     if left:
         nothing = "" if written else ", so nothing is written"
-        verdict = f"{len(left)} of {len(export.lines)} parts are not exported{nothing}."
+        counts = Counter(line.status for line in left)
+        others = ", ".join(f"{counts[one]} {_count_words(one, counts[one])}" for one in Status if counts[one])
+        verdict = f"{len(export.lines) - len(left)} of {len(export.lines)} parts are exported, {others}{nothing}."
     other_version = installed_version(target) not in (None, target.version)
     return Group(
         Text(f"{policy_words(export.policy)}, batch {batch_words(export.policy)}, as {target.title}", style="bold"),
@@ -49,8 +52,12 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
     )
 
 
+def _count_words(status: Status, count: int) -> str:
+    return "need the adapter" if status is Status.ADAPTER and count > 1 else status.value
+
+
 def _line(line: Line) -> Iterator[RenderableType]:
-    yield Text.assemble(f"{line.what}: ", (line.status.value, _STYLES[line.status]))
+    yield Text.assemble(f"{label_words(line.what)}: ", (line.status.value, _STYLES[line.status]))
     for key, value in line.keys.items():
         yield _indented(f"{key}: {_value(value)}", "cyan")
     for words in (line.outside, line.text):

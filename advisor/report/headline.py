@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -48,6 +49,7 @@ __all__ = [
     "NOTHING_RAN",
     "NOT_REPRODUCIBLE",
     "Line",
+    "gain_is_open",
     "headline",
     "headline_lines",
     "missed_words",
@@ -97,13 +99,13 @@ def headline(
         apply_lines: Lines of Python that apply the policy.
         beyond: How far the confirming run is beyond the user's limit, if it is.
     """
-    lines = headline_lines(answer, goal, beyond=beyond)
-    doubtful = answer.confirmation is not None and not (answer.confirmation.as_promised and beyond is None)
+    lines, again = headline_lines(answer, goal, beyond=beyond), answer.confirmation
+    doubtful = again is not None and (not again.as_promised or beyond is not None or gain_is_open(answer))
     return Group(
         Text(title_words(answer), style="bold yellow" if doubtful else "bold green"),
         *map(_wrapped, lines),
-        *_whole("apply", apply_lines),
-        *_whole("files", _files(files)),
+        _Whole("apply", apply_lines),
+        _Whole("files", _files(files)),
     )
 
 
@@ -114,17 +116,32 @@ def headline_lines(answer: Recommendation, goal: Goal, *, beyond: str | None = N
     peak = max(memory.peak_bytes, _confirmed_peak(answer))
     return [
         *_gains(answer, goal),
-        *_confirmed(answer.confirmation, beyond),
+        *_confirmed(answer, beyond),
         Line("peak", f"{format_bytes(peak)}, {format_percent(peak / limit)} of the {format_bytes(limit)} limit"),
         *_larger_batch(answer),
     ]
 
 
-def _whole(label: str, lines: Sequence[str]) -> Iterator[Text]:
-    """Lines that are never wrapped: a path or a statement that is cut cannot be copied."""
-    for number, line in enumerate(lines):
-        first = f"{label if number == 0 else '':<{_LABELS}}"
-        yield Text.assemble((first, "bold cyan"), line, no_wrap=True, overflow="ignore")
+class _Whole:
+    """Lines that stay whole, as one that is cut cannot be copied; a comment that does not fit stands above its line."""
+
+    def __init__(self, label: str, lines: Sequence[str]) -> None:
+        self._label, self._lines = label, lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width - _LABELS
+        lines = [part for line in self._lines for part in _with_comment(line, width)]
+        for number, line in enumerate(lines):
+            first = f"{self._label if number == 0 else '':<{_LABELS}}"
+            yield Text.assemble((first, "bold cyan"), line, no_wrap=True, overflow="ignore")
+
+
+def _with_comment(line: str, width: int) -> list[str]:
+    code, mark, comment = line.rpartition("  # ")
+    if len(line) <= width or not mark:
+        return [line]
+    folded = textwrap.wrap(comment, max(width - 2, _LABELS), break_long_words=False, break_on_hyphens=False)
+    return [*(f"# {part}" for part in folded), code]
 
 
 def title_words(answer: Recommendation) -> str:
@@ -145,7 +162,16 @@ def title_words(answer: Recommendation) -> str:
         training = f"not faster when run again: {training}"
     elif again is not None and again.kept is not None and not again.as_promised:
         training = f"{NOT_REPRODUCIBLE}: {training}"
+    elif gain_is_open(answer):
+        training = f"not certain to be faster: {training}"
     return training[0].upper() + training[1:]
+
+
+def gain_is_open(answer: Recommendation) -> bool:
+    """Whether the turns with the baseline, of the goal ``faster``, leave open which of the two is faster."""
+    again = answer.confirmation
+    promise = None if again is None or answer.growth is not None or answer.frontier is not None else again.promise
+    return promise is not None and promise.low <= 1 and answer.winner != answer.baseline
 
 
 def _lost_its_lead(answer: Recommendation) -> bool:
@@ -221,8 +247,9 @@ def _cost(winner: Candidate, baseline: Candidate | None, goal: Goal, promise: Sp
     yield Line("time", times)
 
 
-def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterator[Line]:
+def _confirmed(answer: Recommendation, beyond: str | None) -> Iterator[Line]:
     """Whether the emitted wrapper did what it should, and otherwise what to do."""
+    confirmation = answer.confirmation
     if confirmation is None:
         return
     kept = confirmation.kept
@@ -240,6 +267,9 @@ def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterato
         yield Line("next", what_to_do(confirmation), "yellow")
     elif beyond is not None:
         yield Line("confirmed", f"it runs, but it is {beyond}", "yellow")
+    elif gain_is_open(answer):
+        yield Line("confirmed", f"not yet: {_open_words(confirmation)}", "yellow")
+        yield Line("next", what_to_do(confirmation), "yellow")
     elif confirmation.speedup is not None and confirmation.promise is not None:
         yield Line("confirmed", f"yes: wrapper and {turns_words(confirmation)}", "green")
         if confirmation.is_unsteady:
@@ -248,6 +278,11 @@ def _confirmed(confirmation: Confirmation | None, beyond: str | None) -> Iterato
         due = "this speed" if confirmation.drift is None else "this speed, at the pace the machine had then"
         again = f"yes: in a fresh process it ran at {format_percent(confirmation.found_share or kept)} of {due}"
         yield Line("confirmed", f"{again} ({format_spread(confirmation.tolerated)} is noise)", "green")
+
+
+def _open_words(confirmation: Confirmation) -> str:
+    """What turns with the baseline came to that leave open which of the two is faster."""
+    return f"wrapper and {turns_words(confirmation)}, which leave open which of them is faster"
 
 
 def missed_words(confirmation: Confirmation) -> str:

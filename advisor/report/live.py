@@ -15,23 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.eligible import is_measured
 from advisor.goal import GoalKind
 from advisor.policy.policy import Policy
 from advisor.report.console import speaks_unicode
 from advisor.report.progress import Progress
 from advisor.report.wording import (
     batch_words,
-    candidate_words,
     gain_words,
     on_devices,
     outcome_style,
     parameters_words,
     policy_words,
     rate_words,
-    role_words,
+    result_words,
+    trial_words,
 )
-from advisor.text.units import format_bytes, format_count, format_duration, format_rate
+from advisor.text.units import format_count, format_duration, format_rate
 
 __all__ = ["LiveProgress", "PlainProgress", "open_progress"]
 
@@ -70,7 +69,7 @@ class PlainProgress(Progress):
     ) -> None:
         """One line with the outcome."""
         mark = _best_mark(candidate, best, baseline, self._goal)
-        self._line(f"trial {number}: {_what(candidate)}: {_result(candidate)}{mark}")
+        self._line(f"trial {number}: {trial_words(candidate)}: {result_words(candidate)}{mark}")
 
     def note(self, text: str) -> None:
         """One line."""
@@ -185,7 +184,7 @@ class LiveProgress(Progress):
         gained = _gain_over(best, self._state.baseline, self._state.goal)
         if gained:
             text.append(f" ({gained})")
-        return text.append(f"  {_what(best)}")
+        return text.append(f"  {trial_words(best)}")
 
     def _recent_table(self) -> Table:
         table = Table.grid(padding=(0, 2), expand=True)
@@ -193,8 +192,8 @@ class LiveProgress(Progress):
         table.add_column(ratio=3, no_wrap=True, overflow="ellipsis")
         table.add_column(ratio=2, no_wrap=True, overflow="ellipsis")
         for number, candidate in reversed(self._recent):
-            result = Text(_result(candidate), style=outcome_style(candidate.outcome))
-            table.add_row(str(number), Text(_what(candidate)), result)
+            result = Text(result_words(candidate), style=outcome_style(candidate.outcome))
+            table.add_row(str(number), Text(trial_words(candidate)), result)
         return table
 
 
@@ -207,16 +206,6 @@ def _beside(left: RenderableType, right: RenderableType) -> Table:
     line = Table.grid(padding=(0, 1))
     line.add_row(left, right)
     return line
-
-
-def _what(candidate: Candidate) -> str:
-    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(candidate.policy)}{role_words(candidate)}"
-
-
-def _result(candidate: Candidate) -> str:
-    if not is_measured(candidate):
-        return candidate.outcome.value + (f" ({candidate.reason})" if candidate.reason else "")
-    return f"{rate_words(candidate)} samples/s, {format_bytes(candidate.measured.memory.peak_bytes)}"
 
 
 def _gain_over(candidate: Candidate, baseline: Candidate | None, goal: str) -> str:

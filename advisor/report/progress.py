@@ -7,7 +7,7 @@ from typing import Self
 
 from advisor.decide.candidate import Candidate
 from advisor.policy.policy import Policy
-from advisor.search.space.space import Combination
+from advisor.report.wording import result_words, trial_words
 from advisor.text.printable import printable
 
 __all__ = ["LoggingProgress", "Progress"]
@@ -60,8 +60,8 @@ class LoggingProgress(Progress):
         self, number: int, candidate: Candidate, *, best: Candidate | None, baseline: Candidate | None
     ) -> None:
         """Log it as information."""
-        name = Combination.of(candidate.policy).label
-        self._logger.info("trial %d: %s ended as %s", number, name, candidate.outcome.value)
+        words = f"{trial_words(candidate)}: {result_words(candidate)}"
+        self._logger.info("trial %d: %s", number, printable(words))
 
     def note(self, text: str) -> None:
         """Log it as a warning."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from advisor.decide.candidate import Candidate, Comparison, Confirmation, Role
-from advisor.decide.eligible import is_outpaced
+from advisor.decide.eligible import is_measured, is_outpaced
 from advisor.goal import Goal, Price
 from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.in_turn import Speedup
@@ -31,6 +33,7 @@ __all__ = [
     "comparison_words",
     "early_words",
     "gain_words",
+    "label_words",
     "meshed_words",
     "method_words",
     "methods_words",
@@ -44,12 +47,15 @@ __all__ = [
     "promise_words",
     "promised_times",
     "rate_words",
+    "result_words",
     "role_words",
     "subject_words",
     "training_words",
+    "trial_words",
     "turns_words",
 ]
 
+_NOT_TEXT = re.compile(r"-?[\d.]+(e-?\d+)?|True|False")
 _OUTCOME_STYLES = {
     Outcome.OK: "green",
     Outcome.COMPARED: "cyan",
@@ -94,13 +100,23 @@ def combination_words(combination: Combination) -> str:
     return methods + combination.mesh.on_devices(combination.gpu_count)
 
 
+def label_words(label: str) -> str:
+    """What a record calls a combination as people say it: ``"precision(dtype=bf16)"`` -> ``"precision bf16"``."""
+
+    def in_words(found: re.Match[str]) -> str:
+        pairs = [pair.split("=", 1) for pair in found[1].split(", ") if "=" in pair]
+        return "".join(f" {name}={value}" if _NOT_TEXT.fullmatch(value) else f" {value}" for name, value in pairs)
+
+    return re.sub(r"\(([^()]*=[^()]*)\)", in_words, label)
+
+
 def comparison_words(comparison: Comparison) -> str:
     """The result of short steps alternating with plain training, and the prediction from it."""
     expected = f"{format_rate(comparison.expected_samples_per_second)} samples/s predicted at its own batch"
     speedup = comparison.speedup
     if speedup is None:
         return f"{expected}, {format_spread(comparison.expected_error)}"
-    beside = "plain training" if comparison.beside == "plain" else comparison.beside
+    beside = "plain training" if comparison.beside == "plain" else label_words(comparison.beside)
     return (
         f"{format_times(speedup.value)} {beside} in turn at "
         f"batch {comparison.micro_batch} ({format_spread(speedup.relative_spread)}); {expected}"
@@ -224,4 +240,17 @@ def promise_words(promise: Speedup, baseline_rate: float) -> str:
         return f"{promised_times(promise)} the baseline; measured {ends}, which is too unsteady to say more"
     spread = format_times_spread(promise.low, promise.high, promise.value)
     rates = f"{format_rate(promise.value * baseline_rate)} instead of {format_rate(baseline_rate)} samples/s"
-    return f"{promised_times(promise)} the baseline, {spread}: {rates}"
+    certain = "" if promise.low > 1 else "; no gain is certain"
+    return f"{promised_times(promise)} the baseline, {spread}: {rates}{certain}"
+
+
+def trial_words(candidate: Candidate) -> str:
+    """A policy in a line on its trial: its methods, batch and role."""
+    return f"{' + '.join(candidate_words(candidate))}, batch {batch_words(candidate.policy)}{role_words(candidate)}"
+
+
+def result_words(candidate: Candidate) -> str:
+    """How its trial ended, there."""
+    if not is_measured(candidate):
+        return candidate.outcome.value + (f" ({candidate.reason})" if candidate.reason else "")
+    return f"{rate_words(candidate)} samples/s, {format_bytes(candidate.measured.memory.peak_bytes)}"

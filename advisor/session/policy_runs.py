@@ -104,7 +104,7 @@ class PolicyRuns:
         return kind(
             workload=self.source,
             policy=policy,
-            model_size=self._model_size,
+            model_size=self.file.size,
             device=self.hardware.device,
             memory_limit_bytes=self._limit_on(policy.gpu_count),
             seed=self.seed,
@@ -125,11 +125,6 @@ class PolicyRuns:
         )
         write_wrapper(policy, path, headline="The policy that is looked at.", details="", layout=layout)
         return str(path)
-
-    @property
-    def _model_size(self) -> dict[str, int | float]:
-        evidence = self.file.evidence
-        return {} if evidence is None else evidence.model_size or {}
 
     def _limit_on(self, gpu_count: int) -> int:
         return self.limit_bytes // (gpu_count if self.hardware.kind is DeviceKind.CPU else 1)

@@ -13,10 +13,10 @@ from advisor.goal import Fidelity, Floor, GoalKind, Preference, Price
 from advisor.options import TUNE, Option, options_of
 from advisor.policy.baseline import Baseline
 from advisor.policy.fingerprints import Asked
-from advisor.policy.policy import Policy
 from advisor.search.propose.proposal import SamplerName
 from advisor.text.ranges import MOST, check_above_zero, whole
 from advisor.trial.nodes import Nodes
+from advisor.workload.sizes import size_words
 from advisor.workload.workload import WorkloadSource
 
 __all__ = ["TuneRequest", "picks_of"]
@@ -108,6 +108,11 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
+    def model_size(self) -> dict[str, int | float]:
+        """The one size of the model that is tuned, as the baseline says it; ``bigger`` begins from the model's own."""
+        return {} if self.baseline is None or self.goal is GoalKind.BIGGER else self.baseline.model_size
+
+    @property
     def asks_for_several(self) -> bool:
         """Whether somebody wants to train on several devices, instead of on what there happens to be."""
         return self.gpu_counts is not None or self.nodes.count > 1
@@ -137,17 +142,25 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
             "min_samples_per_second": floor.samples_per_second,
             "min_share_of_baseline": floor.share_of_baseline,
             **msgspec.structs.asdict(self.source.stated),
-            "baseline": None if self.baseline is None else _in_words(self.baseline.policy),
+            "baseline": None if self.baseline is None else _in_words(self.baseline),
         }
         return {name: value for name, value in stated.items() if value is not None}
+
+    @property
+    def options_again(self) -> dict[str, str]:
+        """Flag -> value of what :meth:`asked` has only as a digest of the space, and of the device."""
+        typed = {"--device": self.device, "--methods": ",".join(self.methods), "--search-space": self.search_space}
+        return {flag: value for flag, value in typed.items() if value and value != "default"}
 
     def fingerprint(self, space_text: str) -> str:
         """Hash over what was asked for."""
         return hashlib.sha256(msgspec.json.encode(self.asked(space_text))).hexdigest()[:16]
 
 
-def _in_words(policy: Policy) -> str:
-    return f"{policy.label}, batch {policy.micro_batch} x {policy.accumulation_steps}"
+def _in_words(own: Baseline) -> str:
+    policy = own.policy
+    size = f" at {size_words(own.model_size)}" if own.model_size else ""
+    return f"{policy.label}, batch {policy.micro_batch} x {policy.accumulation_steps}{size}"
 
 
 def picks_of(price: Price | None, usd_per_kilowatt_hour: float | None, preference: Preference) -> Asked:

@@ -49,6 +49,7 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         hardware: Properties that identify the device.
         request: Hash of goal, limits and search space.
         asked: The same in values.
+        options: Flag -> value of what ``asked`` has only as a digest, or not at all, to be typed again.
         memory_limit_bytes: The limit that all trials of this study run under.
     """
 
@@ -58,6 +59,7 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     versions: dict[str, str]
     request: str
     asked: Asked = {}
+    options: dict[str, str] = {}
     memory_limit_bytes: int
 
     @property
@@ -102,6 +104,7 @@ def study_marker(
         versions=versions,
         request=request.fingerprint(space_text),
         asked=request.asked(space_text),
+        options=request.options_again,
         memory_limit_bytes=limit_bytes,
     )
 

@@ -142,7 +142,7 @@ class Tuning:
         self.progress.note(note)
 
     def _answer(self, context: StudyContext, runner: Runner) -> Answer:
-        trials = Trials(context, runner)
+        trials = Trials(context, runner, model_size=context.request.model_size)
         recall_timings(context, self.folder)
         guard = Guard(context, trials)
         interrupted = exhausted = False

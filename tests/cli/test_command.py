@@ -12,7 +12,7 @@ import pytest
 import advisor
 from advisor import command_line
 from advisor.cli import main
-from advisor.command_line import tune_parser
+from advisor.command_line import complain, tune_parser
 from advisor.methods.catalogue import CATALOGUE
 from tests.session.command import COMMAND, run_command, run_here
 
@@ -201,6 +201,29 @@ def test_a_verb_with_something_it_does_not_take_says_what_it_takes(arguments: tu
     assert result.returncode == 2
     assert f"usage: momadvise {arguments[0]}" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_command_that_is_nearly_one_names_the_one_that_may_be_meant(tmp_path: Path) -> None:
+    result = run_here("hardwar", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "Did you mean momadvise hardware?" in result.stderr
+    (tmp_path / "verif").mkdir()
+    assert "Did you mean momadvise" not in run_here("verif", cwd=tmp_path).stderr, "it may be a model"
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_in_a_terminal_an_error_is_folded_between_words_and_what_is_copied_stays_whole(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = " ".join(["words"] * 60) + ":\n  momadvise report " + "long/" * 60
+    complain(message)
+    assert capsys.readouterr().err == f"momadvise: error: {message}\n", "in a pipe it is one line"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    complain(message)
+    *folded, last = capsys.readouterr().err.splitlines()
+    assert max(map(len, folded)) <= width
+    assert " ".join(folded) + "\n" + last == f"momadvise: error: {message}"
 
 
 def test_hardware_fits_a_screen_and_shows_the_sources_of_its_figures_when_asked_for(tmp_path: Path) -> None:

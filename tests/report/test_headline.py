@@ -10,13 +10,15 @@ import pytest
 from advisor.decide.candidate import Confirmation, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.measure.in_turn import Speedup
-from advisor.report.headline import headline, headline_lines
+from advisor.report.answer import confirmation_words
+from advisor.report.headline import gain_is_open, headline, headline_lines
 from advisor.report.sentences import go_on
 from advisor.report.why import explained
 from advisor.report.wording import promise_words
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, measured, measurement
 
+from . import test_growth
 from .scenario import BF16, CHECKPOINT, CONFIRMED, recommendation, shown, words
 
 
@@ -57,6 +59,46 @@ def test_of_a_promise_between_far_ends_the_lower_one_counts() -> None:
 def test_a_promise_that_may_be_no_gain_says_so() -> None:
     words = promise_words(Speedup(value=8.1, low=0.74, high=44.6, rounds=3), 2.0)
     assert words == "8.10 times the baseline just now, but between 0.74 times and 44.60 times: no gain is certain"
+
+
+def test_a_gain_that_turns_leave_open_is_neither_called_sure_nor_confirmed_anywhere() -> None:
+    for low, high in ((0.74, 44.6), (0.97, 1.11)):
+        open_ended = Speedup(value=1.04, low=low, high=high, rounds=3)
+        confirmed = msgspec.structs.replace(CONFIRMED, speedup=open_ended, promise=open_ended, expected_speedup=1.04)
+        answer = recommendation(confirmation=confirmed)
+        found = said(answer)
+        assert found["speed"].endswith("no gain is certain")
+        assert found["confirmed"] == (
+            "not yet: wrapper and baseline took 3 turns each in fresh processes, "
+            "which leave open which of them is faster"
+        )
+        assert found["next"].startswith("run the same command again with --wait-idle")
+        assert title(answer).startswith("Not certain to be faster: train with chunked_cross_entropy")
+        sentences = confirmation_words(confirmed, open_gain=gain_is_open(answer))
+        assert sentences.startswith("Not confirmed: the wrapper and the baseline took 3 turns each")
+
+
+def test_a_ratio_is_no_gain_where_a_larger_model_or_a_lower_cost_was_asked_for() -> None:
+    slower = Speedup(value=0.53, low=0.4, high=0.7, rounds=4)
+    confirmed = msgspec.structs.replace(CONFIRMED, speedup=slower, promise=slower, expected_speedup=0.53)
+    grown = test_growth.answer()
+    grown = msgspec.structs.replace(grown, confirmation=confirmed)
+    assert not gain_is_open(grown)
+    confirmed_line = next(one for one in headline_lines(grown, test_growth.HALF) if one.label == "confirmed")
+    assert confirmed_line.words.startswith("yes: ")
+
+
+def test_a_comment_that_does_not_fit_beside_its_statement_stands_above_it() -> None:
+    apply_lines = ("from wrapper import prepare  # wrapper.py, copied next to your code", "loss = training.step(batch)")
+    narrow = shown(headline(recommendation(), goal(), files={}, apply_lines=apply_lines), width=60).splitlines()
+    at = next(place for place, line in enumerate(narrow) if line.startswith("apply"))
+    assert [line[11:].rstrip() for line in narrow[at : at + 3]] == [
+        "# wrapper.py, copied next to your code",
+        "from wrapper import prepare",
+        "loss = training.step(batch)",
+    ]
+    wide = shown(headline(recommendation(), goal(), files={}, apply_lines=apply_lines), width=80)
+    assert apply_lines[0] in wide
 
 
 def test_a_ratio_far_from_the_one_before_is_not_reproducible_and_says_what_to_do() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import Mesh
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
-from advisor.report.wording import combination_words, comparison_words, of_each_share, training_words
+from advisor.report.wording import combination_words, comparison_words, label_words, of_each_share, training_words
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 
@@ -38,3 +40,19 @@ def test_devices_that_divide_the_model_are_told_from_those_that_share_a_batch() 
     assert combination_words(Combination.of(shared)) == "ddp on 4 devices"
     assert of_each_share(shared) == " of each device"
     assert of_each_share(Policy(methods=(use("sliced"),), micro_batch=8, gpu_count=2, mesh=Mesh(tensor=2))) == ""
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("fused_optimizer + precision(dtype=bf16)", "fused_optimizer + precision bf16"),
+        (
+            "ddp(bucket_views=True, static_graph=False) on 2 devices",
+            "ddp bucket_views=True static_graph=False on 2 devices",
+        ),
+        ("checkpoint(every=2) on 4 devices (2 data x 2 tensor)", "checkpoint every=2 on 4 devices (2 data x 2 tensor)"),
+        ("plain", "plain"),
+    ],
+)
+def test_a_recorded_name_is_said_as_the_tables_say_it(label: str, words: str) -> None:
+    assert label_words(label) == words

@@ -26,7 +26,7 @@ from tests.report.scenario import CPU
 from tests.search.test_build_space import FACTS
 from tests.session.contexts import SOURCE, study
 from tests.session.test_evaluate import FakeTrials, limited
-from tests.session.workloads import tiny
+from tests.session.workloads import growing, tiny
 
 OWN = "schema: 1\npolicy:\n  methods: {checkpoint: {every: 2}}\n  micro_batch: 4\n  accumulation_steps: 2\n"
 
@@ -75,6 +75,24 @@ def test_the_policy_file_keeps_what_it_was_compared_with(tuned: advisor.Answer) 
     kept = advisor.load_policy_file(tuned.policy_path)
     assert tuned.recommendation.baseline is not None
     assert kept.baseline == tuned.recommendation.baseline.policy
+
+
+@pytest.mark.slow
+def test_a_baseline_that_says_a_size_is_measured_at_it_and_needs_no_file(tmp_path: Path) -> None:
+    own = {"schema": 1, "policy": {"micro_batch": 4}, "model_size": {"layers": 6}}
+    settings: dict[str, Any] = {"search_space": "smoke", "trials": 1, "time_limit": 60, "output": tmp_path / "out"}
+    answer = advisor.tune(Path(growing.__file__), baseline=own, **settings)
+    assert {tuple(one.model_size.items()) for one in answer.recommendation.ranking} == {(("layers", 6),)}
+    assert "every trial has the model at the size that the policy that was given says: layers=6" in answer.notes
+    assert advisor.load_policy_file(answer.policy_path).size == {"layers": 6}
+
+
+def test_a_search_over_sizes_leaves_the_size_of_the_baseline_aside() -> None:
+    own = Baseline(policy=Policy(micro_batch=4), origin="own.yaml", model_size={"layers": 6})
+    request = TuneRequest(source=SOURCE, baseline=own)
+    assert request.model_size == {"layers": 6}
+    assert request.asked("")["baseline"] == "plain, batch 4 x 1 at layers=6"
+    assert msgspec.structs.replace(request, goal=GoalKind.BIGGER, floor=Floor(share_of_baseline=0.5)).model_size == {}
 
 
 def requested(policy: Policy, **others: Any) -> TuneRequest:

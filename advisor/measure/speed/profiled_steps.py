@@ -72,8 +72,9 @@ def split_steps(training: Training, step: Callable[[int], None], count: int, dev
 
 
 def _split(marks: list[tuple[float, Phase]], communicating: list[Span], computing: list[Span], count: int) -> StepSplit:
-    communicating = _merged(communicating)
-    exposed = without(communicating, _merged(computing))
+    communicating, computing = _merged(communicating), _merged(computing)
+    exposed = without(communicating, computing)
+    busy = _merged((*communicating, *computing))
     spans_of: dict[Phase, list[Span]] = {}
     for (begin, phase), (end, _) in itertools.pairwise(marks):
         if phase is not Phase.IDLE:
@@ -88,6 +89,7 @@ def _split(marks: list[tuple[float, Phase]], communicating: list[Span], computin
             seconds=seconds(spans),
             communication_seconds=seconds(_common(spans, communicating)),
             exposed_seconds=seconds(_common(spans, exposed)),
+            idle_seconds=seconds(without(spans, busy)),
         )
         for phase, spans in sorted(spans_of.items(), key=lambda one: list(Phase).index(one[0]))
     ]

@@ -124,6 +124,7 @@ class AnswerPart(Part, frozen=True, kw_only=True, omit_defaults=True):
         policy_file: Content of ``policy.yaml``, likewise.
         files: Description -> path of each file of the study.
         commands: Label -> a command to copy.
+        calls: Label -> lines of a program to copy, as numbers of ``PageStudy.lines``, where functions were tuned.
     """
 
     headline: str
@@ -139,6 +140,7 @@ class AnswerPart(Part, frozen=True, kw_only=True, omit_defaults=True):
     policy_file: tuple[int, ...] = ()
     files: dict[str, str] = msgspec.field(default_factory=dict)
     commands: dict[str, str] = msgspec.field(default_factory=dict)
+    calls: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
 
 class Memory(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -178,6 +180,7 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
         step_seconds: Of an optimizer step.
         predicted_peak_bytes: From its profiling runs.
         predicted_samples_per_second: Likewise, or from a comparison in turns.
+        limit_bytes: What each of its devices may take, where they share one memory.
         speedup: Over the baseline in alternating steps.
         cost_usd: ``cheapest``: of one iteration.
         stopped: Why its timing ended.
@@ -187,8 +190,11 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
         loss_drift: Largest relative difference of its first losses from plain training's.
         wrapper: Content of its ``wrapper.py``, as numbers of ``PageStudy.lines``.
         command: Searches its methods alone.
-        verify_command: Measures exactly this policy, on one device beside the baseline; empty where no command says it:
-            on several devices at another size of the model, or for a model that was given as functions.
+        verify_command: Measures exactly this policy: on one device beside the baseline, on several as the only trial
+            of a search.
+        call: Instead of ``command`` the lines of a program, as numbers of ``PageStudy.lines``, where functions were
+            tuned: no command names them.
+        verify_call: Likewise; measures it as the only trial of a search.
     """
 
     id: str
@@ -212,6 +218,7 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
     tokens_per_second: float | None = None
     peak_bytes: Figure | None = None
     memory: Memory | None = None
+    limit_bytes: int | None = None
     predicted_peak_bytes: Figure | None = None
     predicted_samples_per_second: Figure | None = None
     speedup: Figure | None = None
@@ -227,6 +234,8 @@ class PagePolicy(Part, frozen=True, kw_only=True, omit_defaults=True):
     wrapper: tuple[int, ...] = ()
     command: str = ""
     verify_command: str = ""
+    call: tuple[int, ...] = ()
+    verify_call: tuple[int, ...] = ()
 
 
 class Refusal(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -245,9 +254,11 @@ class PageStudy(Part, frozen=True, kw_only=True, omit_defaults=True):
         lines: Lines of text that wrappers and policy files share; these are lists of their numbers.
         asked: Option -> value, what was asked for.
         command: The command that asks for it again.
+        call: Instead of it the lines of a program, as numbers of ``lines``, where functions were tuned.
         memory_limit_bytes: Of one device.
         complete: Whether the search ended by itself.
         untried: Combinations that were not tried (at least as many if ``untried_is_bound``).
+        not_divided: Why the step of winner or baseline is not in ``time_of_step``, in sentences.
         time_spent: Activity -> seconds of the run.
         missing: What this page cannot show of the study and why, in sentences.
     """
@@ -263,6 +274,7 @@ class PageStudy(Part, frozen=True, kw_only=True, omit_defaults=True):
     memory_limit_bytes: int
     asked: dict[str, str | int | float] = msgspec.field(default_factory=dict)
     command: str = ""
+    call: tuple[int, ...] = ()
     complete: bool = True
     stopped_because: str = ""
     untried: int = 0
@@ -274,6 +286,7 @@ class PageStudy(Part, frozen=True, kw_only=True, omit_defaults=True):
     throughput: tuple[Curve, ...] = ()
     memory_over_step: tuple[MemoryTimeline, ...] = ()
     time_of_step: tuple[StepTime, ...] = ()
+    not_divided: tuple[str, ...] = ()
     frontier: FrontierPart | None = None
     growth: GrowthPart | None = None
     comparisons: tuple[Comparison, ...] = ()

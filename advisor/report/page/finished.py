@@ -34,6 +34,7 @@ class FinishedStudy(msgspec.Struct, frozen=True):
     Attributes:
         model: The workload as it was typed.
         asked: Option -> value.
+        options: Flag -> value of what else is typed to ask for it again.
         tried: Candidates in the order in which they were tried.
         trials: In the order in which they ended, as far as that was recorded.
     """
@@ -42,6 +43,7 @@ class FinishedStudy(msgspec.Struct, frozen=True):
     answer: Answer
     model: str = ""
     asked: Asked = {}
+    options: dict[str, str] = {}
     tried: tuple[Candidate, ...] = ()
     trials: tuple[StoredTrial, ...] = ()
 
@@ -52,6 +54,7 @@ class _Marker(msgspec.Struct):
     workload: dict[str, str] = {}
     versions: dict[str, str] = {}
     asked: Asked = {}
+    options: dict[str, str] = {}
 
 
 def read_finished(path: Path) -> FinishedStudy:
@@ -127,6 +130,7 @@ def _read(folder: StudyFolder) -> FinishedStudy:
         answer=answer,
         model=marker.workload.get("model", ""),
         asked=marker.asked,
+        options=marker.options,
         tried=tuple(_tried(folder)),
         trials=tuple(_trials(folder)),
     )

@@ -77,14 +77,16 @@ class PhaseTime(Part, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         phase: ``"forward"``, ``"backward"``, ...
-        bound: What most of it is bound by.
+        bound: What most of it is bound by; empty where nothing tells it.
         seconds_by_bound: Its seconds by what bounds them.
+        unbound: Why it cannot be told, or not more precisely.
     """
 
     phase: str
     seconds: float
     bound: str
     seconds_by_bound: dict[str, float]
+    unbound: str = ""
 
 
 class StepTime(Part, frozen=True, kw_only=True, omit_defaults=True):

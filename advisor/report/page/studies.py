@@ -10,6 +10,7 @@ from typing import NamedTuple
 from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Recommendation
 from advisor.errors import OptionError
+from advisor.report.headline import gain_is_open
 from advisor.report.page.finished import RULE, require_files
 from advisor.report.wording import promised_times
 from advisor.text.printable import shown
@@ -96,7 +97,8 @@ def _speed(found: Recommendation) -> str:
     confirmation = found.confirmation
     if confirmation is None or confirmation.promise is None or found.growth is not None:
         return f"{format_rate(found.winner.samples_per_second)} samples/s"
-    doubt = "" if confirmation.as_promised else ", not reproducible"
+    doubt = ", not certain" if gain_is_open(found) else ""
+    doubt = doubt if confirmation.as_promised else ", not reproducible"
     return f"{promised_times(confirmation.promise)} the baseline{doubt}"
 
 

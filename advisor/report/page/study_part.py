@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shlex
 
 import msgspec
 
@@ -14,20 +13,20 @@ from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.decide.score import gain_over, score
 from advisor.goal import Goal, GoalKind
-from advisor.policy.tune_command import tune_command
 from advisor.policy.wrapper import apply_lines, size_lines
 from advisor.report.answer import confirmation_words
-from advisor.report.headline import NOTHING_RAN, headline_lines, title_words
+from advisor.report.headline import NOTHING_RAN, gain_is_open, headline_lines, title_words
 from advisor.report.page.course import course
 from advisor.report.page.document import AnswerPart, Device, Gain, GoalPart, PageStudy, Refusal, Verdict
 from advisor.report.page.figure import Figure, Source, simulated
 from advisor.report.page.finished import FinishedStudy
 from advisor.report.page.losses import comparisons
-from advisor.report.page.step_views import memory_over_step, time_of_step
+from advisor.report.page.step_views import memory_over_step, not_divided, time_of_step
 from advisor.report.page.throughput import curves
 from advisor.report.page.tradeoffs import frontier_part, growth_part
 from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
 from advisor.report.wording import baseline_words, promise_words
+from advisor.search.space.space_file import load_space
 from advisor.text.paths import as_seen_from_here
 from advisor.text.units import format_spread, format_times
 from advisor.trial.outcome import Outcome
@@ -58,6 +57,7 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
     answer_part = _answer(study, tried, lines)
     memory, times = tuple(memory_over_step(tried)), tuple(time_of_step(tried))
     compared, steps = tuple(comparisons(tried)), tuple(course(tried))
+    again = tried.commands.of_study()
     part = PageStudy(
         id=name,
         title=f"{answer.workload} on {answer.hardware.title}",
@@ -68,10 +68,11 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         versions=answer.versions,
         device=_device(answer),
         memory_limit_bytes=goal.memory_limit_bytes,
-        asked={name: value for name, value in study.asked.items() if value is not None},
-        command=shlex.join(tune_command(study.model, goal.kind.value, study.asked, goal.preference)),
+        asked=_asked(study),
+        command=again.command,
+        call=lines.numbered_lines(again.lines),
         complete=answer.complete,
-        stopped_because=found.stopped_because,
+        stopped_because=found.stopped_because.partition(";")[0],
         untried=found.untried,
         untried_is_bound=found.untried_is_bound,
         notes=(*answer.notes, *found.winner.notes),
@@ -80,6 +81,7 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         throughput=tuple(curves(tried)),
         memory_over_step=memory,
         time_of_step=times,
+        not_divided=tuple(not_divided(tried, times)),
         frontier=frontier_part(found, goal, tried),
         growth=growth_part(found),
         comparisons=compared,
@@ -90,6 +92,16 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
     )
     part = msgspec.structs.replace(part, missing=tuple(_missing(part)))
     return simulated(part) if answer.hardware.simulated else part
+
+
+def _asked(study: FinishedStudy) -> dict[str, str | int | float]:
+    """What was asked for; a search space by its name, of which the record has the digest."""
+    asked = {name: value for name, value in study.asked.items() if value is not None}
+    typed = {flag.removeprefix("--").replace("-", "_"): value for flag, value in study.options.items()}
+    space = load_space("default").canonical_text.encode()
+    if asked.get("search_space") == hashlib.sha256(space).hexdigest()[:8]:
+        asked["search_space"] = "default"
+    return {**asked, **typed}
 
 
 def _missing(part: PageStudy) -> list[str]:
@@ -103,7 +115,8 @@ def _missing(part: PageStudy) -> list[str]:
     if not part.time_of_step:
         sentences.append(
             "Where the time of a step goes is not known: on one device it needs a traced step and the device's rates, "
-            "on several some steps that a profiler watched. Both are made at the end of a study, if time is left."
+            "on several some steps that a profiler watched. Both are made at the end of a study, if time is left. "
+            + " ".join(part.not_divided)
         )
     if not part.comparisons:
         sentences.append("No losses were compared with a reference run over tens of steps.")
@@ -142,7 +155,7 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
     answer = study.answer
     found = answer.recommendation
     winner = found.winner
-    policy_file = _policy_file(study)
+    policy_file, commands = _policy_file(study), tried.commands.of_answer()
     return AnswerPart(
         headline=title_words(found),
         facts=tuple(
@@ -161,7 +174,8 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
         wrapper=lines.numbered(tried.wrapper(winner)),
         policy_file=() if policy_file is None else lines.numbered(policy_file),
         files=_files(study),
-        commands=_commands(study),
+        commands={label: one.command for label, one in commands.items() if one.command},
+        calls={label: lines.numbered_lines(one.lines) for label, one in commands.items() if one.lines},
     )
 
 
@@ -178,19 +192,6 @@ def _files(study: FinishedStudy) -> dict[str, str]:
     """Its files where they are now, as they would be typed from here."""
     found = study.answer.files
     return {what: str(as_seen_from_here(study.folder.path / path.name)) for what, path in found.items()}
-
-
-def _commands(study: FinishedStudy) -> dict[str, str]:
-    policy = str(as_seen_from_here(study.folder.policy))
-    of_model = {
-        "is the policy still right here?": ("momadvise", "check", policy, study.model),
-        "does it keep its promise?": ("momadvise", "verify", policy, study.model),
-    }
-    return {
-        **({what: shlex.join(command) for what, command in of_model.items()} if study.model else {}),
-        "as the settings of a trainer": shlex.join(("momadvise", "export", policy, "--to", "hf")),
-        "this page again": shlex.join(("momadvise", "report", str(as_seen_from_here(study.folder.path)))),
-    }
 
 
 def _gain(found: Recommendation, goal: Goal) -> Gain | None:
@@ -241,12 +242,13 @@ def _verdict(found: Recommendation, goal: Goal) -> Verdict | None:
         return None
     measured, beyond = confirmation.measurement, _beyond(found, goal)
     state = "not run" if confirmation.outcome in NOTHING_RAN else "not confirmed"
-    if measured is not None and confirmation.outcome is Outcome.OK and confirmation.as_promised and beyond is None:
+    kept = confirmation.outcome is Outcome.OK and confirmation.as_promised and beyond is None
+    if measured is not None and kept and not gain_is_open(found):
         state = "confirmed"
     floor = None if found.growth is None else found.growth.floor_samples_per_second
     return Verdict(
         state=state,
-        words=confirmation_words(confirmation, floor=floor, beyond=beyond),
+        words=confirmation_words(confirmation, floor=floor, beyond=beyond, open_gain=gain_is_open(found)),
         samples_per_second=None if measured is None else figure_of_rate(measured),
         peak_bytes=None if measured is None else Figure(value=measured.memory.peak_bytes, source=Source.MEASURED),
     )

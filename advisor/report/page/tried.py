@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable
 
 from advisor.decide.candidate import Candidate, Role
@@ -13,9 +12,8 @@ from advisor.decide.guard import observed_class
 from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, Sizing, StopReason
-from advisor.policy.file import Evidence, PolicyFile
-from advisor.policy.tune_command import tune_command, verify_command
 from advisor.predict.prediction import MemoryPrediction
+from advisor.report.page.commands import Commands
 from advisor.report.page.document import Memory, PagePolicy
 from advisor.report.page.figure import Figure, Source
 from advisor.report.page.finished import FinishedStudy
@@ -23,7 +21,6 @@ from advisor.report.page.wrapper_of import wrapper_of
 from advisor.report.wording import candidate_words, comparison_words, methods_words, on_devices
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
-from advisor.trial.outcome import Outcome
 from advisor.trial.result import SizeResult
 from advisor.trial.spec import TrialSpec
 from advisor.workload.sizes import size_words
@@ -43,8 +40,12 @@ class Lines:
 
     def numbered(self, text: str) -> tuple[int, ...]:
         """A text as the numbers of its lines; what ends its last line is left out."""
+        return self.numbered_lines(text.removesuffix("\n").split("\n"))
+
+    def numbered_lines(self, lines: Iterable[str]) -> tuple[int, ...]:
+        """Lines as their numbers."""
         numbers = self._numbers
-        return tuple(numbers.setdefault(line, len(numbers)) for line in text.removesuffix("\n").split("\n"))
+        return tuple(numbers.setdefault(line, len(numbers)) for line in lines)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -56,6 +57,7 @@ class Tried:
     """The policies of a study under the IDs that the document knows them by.
 
     Attributes:
+        commands: What is copied to measure again.
         entries: ID -> candidate: the ranking first, best first.
         combinations: ID -> the candidates that differ only in their batch.
         models: Combination's ID -> what its profiling runs predict, where they do.
@@ -65,6 +67,7 @@ class Tried:
 
     def __init__(self, study: FinishedStudy) -> None:
         self.study = study
+        self.commands = Commands(study)
         found = study.answer.recommendation
         self._goal = study.answer.goal
         self.entries = {f"p{number}": one for number, one in enumerate((*found.ranking, *found.not_measured))}
@@ -124,6 +127,8 @@ class Tried:
         reason = one.reason if not is_measured(one) else why_not_eligible(one, goal) or ""
         cost = cost_of(one, goal).cost_usd if goal.kind is GoalKind.CHEAPEST and goal.price and measured else None
         joules = None if measured is None else measured.joules_per_step
+        limit = goal.limit_on(policy.gpu_count)
+        search, alone = self.commands.of_methods(one), self.commands.of_policy(one)
         return PagePolicy(
             id=name,
             combination=self.combination_of(one),
@@ -146,6 +151,7 @@ class Tried:
             tokens_per_second=None if measured is None else measured.tokens_per_second,
             peak_bytes=None if measured is None else _measured(measured.memory.peak_bytes),
             memory=None if measured is None else _memory(measured),
+            limit_bytes=None if limit == goal.memory_limit_bytes else limit,
             predicted_peak_bytes=None if peak is None else _predicted(peak),
             predicted_samples_per_second=rate,
             speedup=None if one.speedup is None else figure_of_speedup(one.speedup),
@@ -158,9 +164,11 @@ class Tried:
             model_size=one.model_size,
             parameter_count=one.parameter_count,
             notes=one.notes,
-            wrapper=() if one.outcome is Outcome.REFUSED else lines.numbered(self.wrapper(one)),
-            command=self._command(one),
-            verify_command=self._verify_command(one),
+            wrapper=lines.numbered(self.wrapper(one)),
+            command=search.command,
+            verify_command=alone.command,
+            call=lines.numbered_lines(search.lines),
+            verify_call=lines.numbered_lines(alone.lines),
         )
 
     def _roles(self, one: Candidate) -> tuple[str, ...]:
@@ -182,50 +190,6 @@ class Tried:
             options=answer.facts.workload_options,
             size_arguments=answer.facts.size_arguments,
             layout=answer.facts.batch_layout,
-        )
-
-    def _command(self, one: Candidate) -> str:
-        """Measures its methods alone; nothing for plain training, which every study measures."""
-        if not one.policy.methods:
-            return ""
-        asked = {**self.study.asked, "gpus": str(one.policy.gpu_count)}
-        command = tune_command(self.study.model, self._goal.kind.value, asked)
-        return shlex.join((*command, "--methods", ",".join(method.name for method in one.policy.methods)))
-
-    def _verify_command(self, one: Candidate) -> str:
-        """Measures exactly this policy; on several devices only at the model's own size, as nothing says another."""
-        baseline, answer = self.study.answer.recommendation.baseline, self.study.answer
-        sized, several = bool(one.model_size), one.policy.gpu_count > 1
-        if not self.study.model or one.outcome is Outcome.REFUSED or (sized and (several or one.measurement is None)):
-            return ""
-        alone = several or baseline is None or baseline.policy.gpu_count > 1 or one.policy == baseline.policy
-        file = PolicyFile(
-            policy=one.policy,
-            baseline=None if alone or baseline is None else baseline.policy,
-            sample_dims=answer.sample_dims,
-            reduction=answer.reduction,
-            evidence=self._evidence(one) if sized else None,
-        )
-        return verify_command(self.study.model, file, self.study.asked)
-
-    def _evidence(self, one: Candidate) -> Evidence | None:
-        """What was measured of a policy at its size of the model, which a policy file says with it."""
-        measured, answer = one.measurement, self.study.answer
-        if measured is None:
-            return None
-        return Evidence(
-            goal=self._goal.kind.value,
-            date=answer.date,
-            samples_per_second=measured.samples_per_second,
-            relative_spread=measured.relative_spread,
-            peak_bytes=measured.memory.peak_bytes,
-            memory_limit_bytes=self._goal.limit_on(one.policy.gpu_count),
-            fidelity=one.fidelity.value,
-            tie=False,
-            trials=len(answer.recommendation.ranking),
-            why=[],
-            model_size=one.model_size,
-            parameter_count=one.parameter_count,
         )
 
 

@@ -57,8 +57,8 @@ def wrapper_of(
     if compared:
         details.append(compared)
     if candidate.model_size:
-        parameters = f"{candidate.parameter_count:,} parameters" if candidate.parameter_count else "of its own"
-        details.append(f"Size of the model: {size_words(candidate.model_size)} ({parameters}).")
+        parameters = f" ({candidate.parameter_count:,} parameters)" if candidate.parameter_count else ""
+        details.append(f"Size of the model: {size_words(candidate.model_size)}{parameters}.")
     name = Combination.of(candidate.policy).label
     return wrapper_source(
         candidate.policy,

@@ -18,6 +18,7 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
 from advisor.methods.setting import MethodSetting
+from advisor.report.wording import combination_words
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import times_measured
 from advisor.session.context import StudyContext
@@ -69,7 +70,7 @@ class WrapperRuns:
         """
         winner = recommendation.winner
         assert winner.measurement is not None
-        label = Combination.of(winner.policy).label
+        label = combination_words(Combination.of(winner.policy))
         self.context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
         steady = self.trials.turns.steady
         busy = steady is not None and bool(self._other_load())  # an idle machine slows nothing down any more
@@ -167,7 +168,7 @@ class WrapperRuns:
         may = confirmation.outcome is Outcome.OK and self.context.budget.may_confirm_another
         if confirmation.as_promised or not may:
             return confirmation
-        label = Combination.of(winner.policy).label
+        label = combination_words(Combination.of(winner.policy))
         self.context.progress.stage(f"running the emitted wrapper once more, as it was far from its promise: {label}")
         result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=1)
         if result.outcome is not Outcome.OK:

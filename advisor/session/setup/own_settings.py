@@ -19,6 +19,7 @@ from advisor.report.wording import batch_words, on_devices, policy_words
 from advisor.search.space.space_file import Recipe, SearchSpace
 from advisor.session.request import TuneRequest
 from advisor.workload.facts import Facts
+from advisor.workload.sizes import size_words
 
 __all__ = ["fit_to_own_settings", "libraries_of"]
 
@@ -52,6 +53,11 @@ def fit_to_own_settings(
     batch = f"batch {batch_words(policy)}" if request.baseline.states_batch else "your own batch"
     where = f"{batch}{on_devices(policy)}"
     say(f"the baseline is what {origin} says: {policy_words(policy)} at {where}")
+    size = request.baseline.model_size
+    if size and request.model_size:
+        say(f"every trial has the model at the size that {origin} says: {size_words(size)}")
+    elif size:
+        say(f"the size that {origin} says ({size_words(size)}) is left aside: sizes are what is searched")
     for note in request.baseline.notes:
         say(note)
     own = worst_fidelity(

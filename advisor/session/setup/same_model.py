@@ -62,7 +62,7 @@ def what_has_changed(folder: StudyFolder, request: TuneRequest, progress: Progre
     changes = known.changes(request.source.root)
     if any(one.weight in OF_ANOTHER_STUDY for one in changes) or known.model is None or _looked_at(folder):
         return changes
-    progress.note("looking whether the model is what it was")
+    progress.note("checking whether the model is still the same")
     result = look_at_model(request.source, request.seed, known.model)
     if result.identity is not None:
         found = known.model.differences(result.identity)

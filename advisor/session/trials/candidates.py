@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -45,12 +45,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class CandidateMaker:
-    """Describes policies as candidates. It runs no trial."""
+    """Describes policies as candidates, of a model of one size. It runs no trial."""
 
     trials: Trials
     goal: Goal
     facts: Facts
     hardware: Hardware
+    model_size: dict[str, int | float] = field(default_factory=dict)
 
     def timed(self, policy: Policy, role: Role, result: TimeResult, measurement: Measurement | None) -> Candidate:
         """A candidate measured by a timed trial, at the policy's own batch or the smaller one."""
@@ -62,6 +63,7 @@ class CandidateMaker:
             measurement=measurement,
             fidelity=self._fidelity(policy),
             loss_drift=self._drift(policy),
+            model_size=self.model_size,
             notes=(*self.effects(Combination.of(policy)), *result.notes),
             trial_key=result.key,
             speedup=result.speedup if measurement is result.measurement else result.smaller_speedup,
@@ -125,6 +127,7 @@ class CandidateMaker:
             predicted_peak_bytes=predicted_peak_bytes,
             fidelity=self._fidelity(policy),
             loss_drift=self._drift(policy),
+            model_size=self.model_size,
         )
 
     def _drift(self, policy: Policy) -> float | None:

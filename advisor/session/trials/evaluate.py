@@ -72,7 +72,7 @@ class Evaluator:
         self._facts = context.facts
         self._plainest = context.plainest(context.goal.gpu_counts[0])
         self._own = context.request.baseline
-        self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
+        self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware, context.request.model_size)
         self._progress = context.progress
         self._pace = pace
         self._where = where

@@ -72,6 +72,12 @@ def test_a_policy_that_can_be_measured_by_itself_has_the_command_for_it(faster: 
     assert f"Exactly this policy, measured beside the baselineCopy{command}" in text
 
 
+def test_a_policy_of_functions_has_a_program_for_it_that_keeps_its_lines(faster: Chrome) -> None:
+    program = "import advisor\nimport train\n\nadvisor.tune(\n    build_model=train.build_model,\n)\n"
+    detail = f"policyDetail({{notes: [], verifyProgram: {json.dumps(program)}}})"
+    assert f"Exactly this policy, measured by a programCopy{program}" in faster.js(f"return {detail}.textContent")
+
+
 def test_a_latency_picks_the_cheapest_within_it(cheapest: Chrome) -> None:
     frontier = frontier_of("cheapest")
     for place in frontier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,32 @@ def test_a_picture_that_fails_leaves_the_others_and_its_table(chrome: Chrome, pa
     assert chrome.count("#course > details") == 1
     made = "guarded(function coursePicture() { throw new Error('another'); }, {}).missing"
     assert "another" in chrome.js(f"return {made}")
+
+
+def test_the_picture_of_a_step_says_what_bounds_each_part_or_why_that_cannot_be_told(
+    chrome: Chrome, pages: Path
+) -> None:
+    chrome.open(pages / "faster.html")
+    part = {"seconds": 1.0, "bound": "", "seconds_by_bound": {}}
+    told = {"phase": "optimizer", "seconds": 0.01, "bound": "launching operators", "seconds_by_bound": {}}
+    of = {"name": "plain", "batch": "4", "samples_per_step": 4, "roles": []}
+    parts = [{**part, "phase": "forward", "unbound": "a hook reads values"}, told]
+    step = {"policy": "p0", "of": of, "obtained": "Seen.", "phases": parts}
+    study = {"steps": [step], "missing": [], "notDivided": ["The step of the winner is not divided: no time."]}
+    card = f"stepPicture({json.dumps(study)})"
+    words = chrome.js(f"return {card}.textContent")
+    assert "What bounds the operators of forward cannot be told: a hook reads values." in words
+    assert "The step of the winner is not divided: no time." in words
+    drawn = chrome.js(f"const card = {card}; document.body.append(card); drawAll(); return card.textContent")
+    assert "bound not known" in drawn
+    assert "optimizer: launching operators" in drawn, "too short for a word in it"
+
+
+def test_processes_that_share_one_memory_have_each_their_part_of_the_limit(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html")
+    lines = [{"limit": 2**28, "deviceCount": 1}, {"limit": 2**27, "deviceCount": 2}]
+    said = f"limitWords(commonLimit({json.dumps(lines)}), {json.dumps(lines)}, 'above')"
+    assert chrome.js(f"return {said}") == " The limit is 256 MiB on one device, and 128 MiB on each of 2 devices."
 
 
 def test_pointing_at_a_mark_shows_its_values(chrome: Chrome, pages: Path) -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from advisor.command_line import tune_parser, verify_parser
 from advisor.decide.candidate import Role
 from advisor.measure.step_split import PhaseSplit, StepSplit
 from advisor.phase import Phase
-from advisor.policy.file import load_policy_file
 from advisor.report.page.document import PageDocument, PageStudy
 from advisor.report.page.figure import Source
 from advisor.report.page.finished import read_finished
 from advisor.report.page.page_text import page_text
 from advisor.report.page.study_part import study_part
+from advisor.trial.outcome import Outcome
 from advisor.trial.spec import PredictTrial, SplitTrial
 from tests.decide.examples import goal, on
 from tests.decide.test_largest import HALF
@@ -99,15 +97,6 @@ def test_the_wrapper_of_every_policy_can_be_read_and_they_share_their_lines(page
     assert page.answer.wrapper == named(page, roles=("winner",)).wrapper
 
 
-def test_commands_can_be_pasted_whatever_the_model_is_called(tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "a study", recommendation(), goal(), model="my $(rm -rf) model.py")
-    found = study_part(read_finished(folder), "s0")
-    assert found.command == "momadvise --goal faster 'my $(rm -rf) model.py' --batch 8"
-    assert named(found, roles=("winner",)).command.endswith("--methods chunked_cross_entropy,precision")
-    assert f"'{tmp_path}/a study'" in found.answer.commands["this page again"]
-    assert shlex.split(named(found, roles=("winner",)).verify_command)[-1] == "my $(rm -rf) model.py"
-
-
 def test_a_command_that_would_steer_a_terminal_is_left_out(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", recommendation(), goal(), model="x\x03\nrm -rf .py")
     document = PageDocument(version="0", made="", studies=(study_part(read_finished(folder), "s0"),))
@@ -116,55 +105,6 @@ def test_a_command_that_would_steer_a_terminal_is_left_out(tmp_path: Path) -> No
     assert study.get("command", "") == ""
     assert set(study["answer"]["commands"]) == {"as the settings of a trainer", "this page again"}
     assert {one.get("command", "") + one.get("verify_command", "") for one in study["policies"]} == {""}
-
-
-def test_a_command_measures_exactly_one_policy_beside_the_baseline_without_a_file(
-    page: PageStudy, tmp_path: Path
-) -> None:
-    found, passed = recommendation(), tmp_path / "stdin"
-    assert found.baseline is not None
-    tried = [one.policy for one in (*found.ranking, *found.not_measured)]
-    commands = [shlex.split(one.verify_command) for one in page.policies]
-    assert len(commands) == len(tried)
-    for program, pattern, text, pipe, *command in commands:
-        assert (program, pattern, pipe, *command[:2]) == ("printf", "%s", "|", "momadvise", "verify")
-        assert verify_parser().checked(command[2:]).policy == "/dev/stdin"
-        passed.write_text(text)
-        file = load_policy_file(passed)
-        assert file.policy in tried
-        assert file.baseline == (None if file.policy == found.baseline.policy else found.baseline.policy)
-
-
-def test_a_policy_of_several_devices_is_the_only_trial_of_a_search_on_them(tmp_path: Path) -> None:
-    part = study_part(read_finished(write_study(tmp_path / "study", cost_recommendation(), cost_goal())), "s0")
-    several = [one for one in part.policies if one.gpu_count > 1]
-    assert several
-    for one in several:
-        _, _, text, _, program, *command = shlex.split(one.verify_command)
-        asked = tune_parser().checked(command)
-        assert (program, asked.baseline, asked.gpus, asked.trials) == ("momadvise", "/dev/stdin", str(one.gpu_count), 1)
-        assert f"gpu_count: {one.gpu_count}}}" in text
-
-
-def test_the_command_of_a_policy_at_another_size_of_the_model_says_the_size(tmp_path: Path) -> None:
-    part = study_part(read_finished(write_study(tmp_path / "study", test_growth.answer(), HALF)), "s0")
-    larger = [one for one in part.policies if one.model_size]
-    assert any(one.samples_per_second for one in larger)
-    for one in larger:
-        assert bool(one.verify_command) == (one.samples_per_second is not None), "nothing says the size of the others"
-        if one.verify_command:
-            (tmp_path / "stdin").write_text(shlex.split(one.verify_command)[2])
-            evidence = load_policy_file(tmp_path / "stdin").evidence
-            assert evidence is not None
-            assert evidence.model_size == one.model_size
-
-
-def test_without_a_model_there_is_no_command_that_needs_one(tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "study", recommendation(), goal(), model="")
-    assert set(study_part(read_finished(folder), "s0").answer.commands) == {
-        "as the settings of a trainer",
-        "this page again",
-    }
 
 
 def test_no_path_of_a_study_below_here_names_the_folders_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +162,42 @@ def test_a_step_of_two_devices_is_divided_as_it_was_profiled(tmp_path: Path) -> 
             {"forward": whole / 4, "backward": whole / 2, "communication": whole / 4}
         )
         assert [one.bound for one in step.phases] == [bound, "", "links and other devices"]
+        assert step.phases[1].unbound == (
+            "the step that was followed has no operator in this phase"
+            if bound
+            else "no step of it was followed on tensors without memory, as the study had no time left"
+        )
+
+
+def test_a_profiled_step_whose_work_is_unknown_is_bound_by_the_host_where_the_device_waits(tmp_path: Path) -> None:
+    two = on(2, msgspec.structs.replace(CANDIDATES[0], role=Role.SEARCHED))
+    found = msgspec.structs.replace(recommendation(), ranking=(*recommendation().ranking, two))
+    times = {"communication_seconds": 0.0, "exposed_seconds": 0.0}
+    phases = (
+        PhaseSplit(phase=Phase.FORWARD, seconds=1.0, idle_seconds=0.25, **times),
+        PhaseSplit(phase=Phase.OPTIMIZER, seconds=1.0, idle_seconds=0.75, **times),
+    )
+    split = stored_trial(SplitTrial, two.policy, ended_at=2.0, split=StepSplit(phases=phases, steps=5))
+    spec, _ = stored_trial(PredictTrial, two.policy, ended_at=4.0, counts_work=True)
+    facts = msgspec.structs.replace(FACTS, device_rates=rates())
+    refused = spec.ended(Outcome.OK, "a hook reads values", wall_seconds=1.0, ended_at=4.0)
+    folder = write_study(tmp_path / "study", found, goal(), trials=(split, (spec, refused)), facts=facts)
+    [step] = study_part(read_finished(folder), "s0").time_of_step
+    assert [one.bound for one in step.phases[:2]] == ["compute or memory bandwidth", "launching operators"]
+    assert step.phases[0].seconds_by_bound["launching operators"] == pytest.approx(step.phases[0].seconds / 4)
+    why = "its step cannot be followed on tensors without memory (a hook reads values)"
+    assert {one.unbound for one in step.phases[:2]} == {why}
+
+
+def test_a_winner_and_a_baseline_whose_steps_are_not_divided_say_why(tmp_path: Path) -> None:
+    found = recommendation()
+    two = on(2, msgspec.structs.replace(CANDIDATES[0], role=Role.SEARCHED))
+    found = msgspec.structs.replace(found, winner=two, ranking=(two, *found.ranking))
+    folder = write_study(tmp_path / "study", found, goal())
+    assert study_part(read_finished(folder), "s0").not_divided == (
+        "The step of the winner is not divided: no steps of it were profiled, as the study had no time left.",
+        "The step of the baseline is not divided: the rates of this device were not measured.",
+    )
 
 
 def test_a_step_of_two_devices_that_was_not_profiled_is_not_divided(tmp_path: Path) -> None:

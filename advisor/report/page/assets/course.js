@@ -13,7 +13,7 @@ function coursePicture(study) {
   const best = steps.at(-1)?.best;
   return picture({
     id, title, full: true,
-    lead: `${trials.length} trials, in the order in which they ran. ${study.stopped ? `The search stopped because ${study.stopped}.` : ""}`,
+    lead: `${trials.length === 1 ? "1 trial" : `${trials.length} trials, in the order in which they ran`}. ${study.stopped ? `The search stopped because ${study.stopped}.` : ""}`,
     words: `The course of the search: ${timed.length} trials with a throughput, ${failed.length} without. ${best == null ? "" : `The best runs ${rate(best)}.`}`,
     legend: legendOf([
       ...sourceEntries(timed),

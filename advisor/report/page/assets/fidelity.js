@@ -18,7 +18,7 @@ function lossPicture(study) {
     lead: "Same parameters, batches and seed in every step, measured. Left the losses; right how far each is from the reference run at the same step.",
     words: `Losses of lossy candidates. ${compared.map((one) => `${one.name}: last loss ${fiveDigits(one.losses.at(-1))}, the reference run's ${fiveDigits(one.reference.at(-1))}; ${one.verdict}.`).join(" ")}`,
     legend: legendOf([
-      {color: "currentColor", line: true, words: `reference run (${[...new Set(compared.map((one) => one.reference_name))].join(", ")})`},
+      {color: "currentColor", line: true, faint: true, words: `reference run (${[...new Set(compared.map((one) => one.reference_name))].join(", ")})`},
       ...compared.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], words: one.name})),
     ], "series"),
     draw: (width) => el("div", {class: "panels"}, lossPanels(compared, rows, width)),

@@ -155,13 +155,13 @@ function endLabels(ends, {gap = 15} = {}) {
 }
 
 /** A small picture of a mark for legends. */
-function swatch({color = "currentColor", source = null, line = false, square = false, cross = false, shape: kind = null}) {
+function swatch({color = "currentColor", source = null, line = false, faint = false, square = false, cross = false, shape: kind = null}) {
   const parts = [];
   if (kind) parts.push(svg("path", {d: d3.symbol(symbolOf(kind), 56)(), transform: "translate(10,8)", stroke: color, "stroke-width": 1.75, fill: "none"}));
   if (cross) parts.push(svg("path", {d: "M6,4L14,12M14,4L6,12", stroke: color, "stroke-width": 1.75}));
   if (square) parts.push(svg("rect", {x: 4, y: 2, width: 12, height: 12, rx: 2, fill: color}));
   if (line) {
-    parts.push(svg("path", {d: "M0,8H20", stroke: color, "stroke-width": 2, "stroke-dasharray": source ? SOURCES[source].dash : null}));
+    parts.push(svg("path", {d: "M0,8H20", stroke: color, "stroke-width": faint ? 3.5 : 2, "stroke-opacity": faint ? 0.35 : null, "stroke-dasharray": source ? SOURCES[source].dash : null}));
   }
   if (source) {
     const {symbol, filled} = SOURCES[source];

@@ -19,19 +19,20 @@ function timelinePicture(study) {
   }
   const all = followed.flatMap((line) => line.moments.flatMap((moment, at) => PARTS.map(([part]) => ({line, moment, at, part, bytes: moment.parts[part] ?? 0}))));
   const used = PARTS.filter(([part]) => all.some((one) => one.part === part && one.bytes > 0));
-  const limited = limitShown(study, followed.flatMap((line) => line.moments.map(total)));
+  const within = commonLimit(followed);
+  const limited = limitShown(within, followed.flatMap((line) => line.moments.map(total)));
   return picture({
     id, title, full: true,
-    lead: `What is alive from the first operator of a step to the last. ${followed[0].obtained}${study.limit == null || limited ? "" : ` The limit of ${bytes(study.limit)} lies far above.`}`,
+    lead: `What is alive from the first operator of a step to the last. ${followed[0].obtained}${limited ? "" : limitWords(within, followed, "above")}`,
     words: `Memory over one step, stacked by category. ${followed.map((line) => {
       const peak = line.moments.reduce((a, b) => (total(b) > total(a) ? b : a));
       return `${line.name}: peak ${bytes(total(peak))}, ${peak.phase}${line.operator ? ` (${line.operator})` : ""}.`;
     }).join(" ")}`,
     legend: legendOf([
       ...used.map(([, words, color]) => ({color, square: true, words})),
-      ...(limited ? [{color: "currentColor", line: true, words: `limit ${bytes(study.limit)}`}] : []),
+      ...(limited ? [{color: "currentColor", line: true, words: `limit ${bytes(within.limit)}`}] : []),
     ]),
-    draw: (width) => timelineChart(study, followed, all, used, width),
+    draw: (width) => timelineChart(within, followed, all, used, width),
     table: () => plainTable("Memory at each moment of a step", [
       {label: "Training", cell: (one) => one.line.name},
       {label: "Phase", cell: (one) => one.moment.phase},
@@ -55,6 +56,19 @@ function withRoom(changes, scale, right) {
     end = ends;
     return true;
   });
+}
+
+/** The limit that all have; processes that share one memory have each their part of it, and then there is none. */
+function commonLimit(lines) {
+  const limits = new Set(lines.map((one) => one.limit));
+  return {limit: limits.size === 1 ? [...limits][0] : null};
+}
+
+/** Where a limit is that is not drawn; or the limits, where they differ. */
+function limitWords({limit}, lines, where) {
+  if (limit != null) return ` The limit of ${bytes(limit)} lies far ${where}.`;
+  const each = lines.filter((one) => one.limit != null).map((one) => `${bytes(one.limit)} on ${one.deviceCount > 1 ? `each of ${one.deviceCount} devices` : "one device"}`);
+  return each.length ? ` The limit is ${[...new Set(each)].join(", and ")}.` : "";
 }
 
 /** The limit is drawn where it is near: far above, it would flatten what there is to see. */
@@ -107,13 +121,14 @@ function peaksPicture(study) {
   if (!telling.length) return picture({id, title, missing: "No peak was measured in this study.", full: true});
   const rows = telling.flatMap((policy) => PARTS.map(([part]) => ({policy, part, bytes: policy.parts[part] ?? 0})));
   const used = PARTS.filter(([part]) => rows.some((one) => one.part === part && one.bytes > 0));
-  const limit = limitShown(study, telling.map(total));
+  const within = commonLimit(telling);
+  const limit = limitShown(within, telling.map(total));
   return picture({
     id, title, full: true,
-    lead: `Measured, at the peak of a step.${study.limit == null ? "" : limit ? ` The line is the limit of ${bytes(study.limit)}.` : ` The limit of ${bytes(study.limit)} lies far to the right.`}`,
+    lead: `Measured, at the peak of a step.${limit ? ` The line is the limit of ${bytes(within.limit)}.` : limitWords(within, telling, "to the right")}`,
     words: `Memory at the peak by category. ${telling.slice(0, 4).map((one) => `${one.name} at batch ${one.batch}: ${bytes(one.peak)}.`).join(" ")}`,
     legend: legendOf(used.map(([, words, color]) => ({color, square: true, words}))),
-    draw: (width) => peaksChart(study, telling, rows, used, limit, width),
+    draw: (width) => peaksChart(within, telling, rows, used, limit, width),
     table: () => plainTable("Parts of the memory at the peak", [
       {label: "Policy", cell: (one) => one.name},
       {label: "Batch", cell: (one) => one.batch, number: true},

@@ -99,7 +99,8 @@ function conditionsCard(study) {
       {label: "Activity", cell: ([what]) => what},
       {label: "Time", cell: ([, value]) => seconds(value), number: true},
     ], study.timings)),
-    study.command && codeBlock("The command of this study", study.command, "wrapped"));
+    study.command && codeBlock("The command of this study", study.command, "wrapped"),
+    study.program && codeBlock("The program of this study", study.program));
 }
 
 function footWords(study) {

@@ -16,7 +16,7 @@ function policyTable(study) {
     "section",
     {class: "card policies", id: "policies", "aria-labelledby": "policies-title"},
     el("h3", {id: "policies-title"}, "Every policy"),
-    el("p", {class: "lead small"}, "Measured, predicted or refused, each with its reason. Open one for its wrapper and the commands that measure exactly this policy, or search its methods alone."),
+    el("p", {class: "lead small"}, "Measured, predicted or refused, each with its reason. Open one for its wrapper and what to run to measure exactly this policy, or to search its methods alone."),
     filters(study, state, update),
     count,
     el(
@@ -157,6 +157,8 @@ function policyDetail(policy) {
     ]),
     policy.verify_command && codeBlock(`Exactly this policy, measured ${policy.deviceCount > 1 ? "on its devices" : "beside the baseline"}`, policy.verify_command, "wrapped"),
     policy.command && codeBlock("A search of its methods alone", policy.command, "wrapped"),
+    policy.verifyProgram && codeBlock("Exactly this policy, measured by a program", policy.verifyProgram),
+    policy.program && codeBlock("A search of its methods alone, by a program", policy.program),
     policy.wrapperText && codeBlock("Its wrapper.py", policy.wrapperText),
   );
 }

@@ -36,7 +36,8 @@ function readStudy(raw, version) {
     limit: raw.memory_limit_bytes,
     folder: raw.folder,
     command: raw.command ?? "",
-    asked: Object.entries(raw.asked ?? {}).filter(([name]) => name !== "goal" && !name.endsWith("_bytes")).map(([name, value]) => [sentence(name.replaceAll("_", " ")), value]),
+    program: linesOf(raw, raw.call),
+    asked: Object.entries(raw.asked ?? {}).filter(([name]) => name !== "goal" && !name.endsWith("_bytes")).map(([name, value]) => [name === "gpus" ? "GPUs" : sentence(name.replaceAll("_", " ")), value]),
     notes: [...(raw.complete === false ? ["The search was interrupted; a run of the same command continues it."] : []), ...(raw.notes ?? [])],
     missing: raw.missing ?? [],
     timings: Object.entries(raw.time_spent ?? {}),
@@ -47,6 +48,7 @@ function readStudy(raw, version) {
     answer: readAnswer(raw, winner, baseline),
     curves: (raw.throughput ?? []).map((one) => readCurve(one, policies)),
     timelines: (raw.memory_over_step ?? []).map((one) => readTimeline(one, named(one.policy))),
+    notDivided: raw.not_divided ?? [],
     steps: (raw.time_of_step ?? []).map((one) => ({...one, of: named(one.policy)})),
     places: (frontier?.places ?? []).map((one, at) => readPlace(one, named(one.policy), at === frontier.knee)),
     preference: limitsOf(frontier),
@@ -97,10 +99,13 @@ function readPolicy(raw, study) {
     measured: measured != null,
     peak: peak?.value,
     peakSource: peak?.source,
+    limit: raw.limit_bytes ?? study.memory_limit_bytes,
     parts: raw.memory ? memoryParts(raw.memory) : null,
     cost: raw.cost_usd?.value,
     drift: raw.loss_drift,
     wrapperText: linesOf(study, raw.wrapper),
+    program: linesOf(study, raw.call),
+    verifyProgram: linesOf(study, raw.verify_call),
   };
 }
 
@@ -113,8 +118,11 @@ function readAnswer(raw, winner, baseline) {
     state: verdict?.state ?? "not run",
     confirmation: verdict?.words ?? "",
     why: answer.why ?? [],
-    apply: answer.apply_lines?.length ? [{label: "In your training", text: `${answer.apply_lines.join("\n")}\n`}] : [],
-    commands: Object.entries(answer.commands ?? {}).map(([label, text]) => ({label: sentence(label), text})),
+    apply: answer.apply_lines?.length ? [{label: "In your training", text: `${answer.apply_lines.flatMap(withCommentAbove).join("\n")}\n`}] : [],
+    commands: [
+      ...Object.entries(answer.calls ?? {}).map(([label, numbers]) => ({label: sentence(label), text: linesOf(raw, numbers)})),
+      ...Object.entries(answer.commands ?? {}).map(([label, text]) => ({label: sentence(label), text})),
+    ],
     files: [
       {label: "wrapper.py", text: linesOf(raw, answer.wrapper)},
       {label: "policy.yaml", text: linesOf(raw, answer.policy_file)},
@@ -123,6 +131,12 @@ function readAnswer(raw, winner, baseline) {
     winner,
     gain: answer.gain?.words,
   };
+}
+
+/** On a narrow screen a comment behind its statement would be cut after its sign. */
+function withCommentAbove(line) {
+  const at = line.lastIndexOf("  # ");
+  return at < 0 ? [line] : [line.slice(at + 2), line.slice(0, at)];
 }
 
 /** With a capital. */
@@ -146,7 +160,7 @@ function keyFigures(raw, winner, baseline) {
   }
   if (raw.goal.kind === "cheapest" && winner?.cost != null) shown.push({value: usd(winner.cost * ITERATIONS), under: `for ${ITERATIONS} iterations`});
   if (raw.goal.kind === "bigger" && winner?.parameter_count != null) shown.push({value: parameters(winner.parameter_count), under: "parameters"});
-  if (winner?.peak != null) shown.push({value: bytes(winner.peak), under: `peak memory, of ${bytes(raw.memory_limit_bytes)}`});
+  if (winner?.peak != null) shown.push({value: bytes(winner.peak), under: `peak memory, of ${bytes(winner.limit)}${winner.deviceCount > 1 ? " on each device" : ""}`});
   return shown;
 }
 
@@ -181,7 +195,7 @@ function readTimeline(raw, policy) {
     parts: {...Object.fromEntries(Object.entries(parts).map(([part, values]) => [part, values[at]])), other: rest},
   }));
   const rest = `, micro-batch ${raw.micro_batch}${roleWords(policy)}`;
-  return {...raw, operator: (raw.operator ?? "").replace(/\.default$/, ""), name: `${policy.name}${rest}`, of: policy.name, rest, moments, limit: raw.limit_bytes};
+  return {...raw, operator: (raw.operator ?? "").replace(/\.default$/, ""), name: `${policy.name}${rest}`, of: policy.name, deviceCount: policy.deviceCount ?? 1, rest, moments, limit: raw.limit_bytes};
 }
 
 function readPlace(raw, policy, knee) {
