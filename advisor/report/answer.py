@@ -173,6 +173,9 @@ def confirmation_words(
     if baseline is not None:
         text += f" The baseline, measured again right after it: {format_rate(baseline)} samples/s"
         times = f"; that is {format_times(measurement.samples_per_second / baseline)} as many"
+        if confirmation.promise is not None:
+            ends = confirmation.promise
+            times += f", {format_times_spread(ends.low, ends.high, ends.value)}"
         text += f"{times if floor is None else ' at its own size'}."  # throughputs of different models do not compare
     return text
 

@@ -16,7 +16,6 @@ from advisor.decide.cost import cost_of
 from advisor.decide.eligible import why_not_eligible
 from advisor.goal import Goal
 from advisor.hardware.mesh import DATA_ONLY
-from advisor.measure.in_turn import Speedup
 from advisor.report.points import ITERATIONS
 from advisor.report.sentences import measured_too_little
 from advisor.report.why import baseline_itself
@@ -186,11 +185,10 @@ def _lost_its_lead(answer: Recommendation) -> bool:
 def _gains(answer: Recommendation, goal: Goal) -> Iterator[Line]:
     """What the winner brings in the metric of the goal, beside the baseline."""
     winner, baseline = answer.winner, answer.baseline
-    promise = None if answer.confirmation is None else answer.confirmation.promise
     if answer.growth is not None:
-        yield from _size(winner, answer.growth, promise)
+        yield from _size(winner, answer.growth, answer.confirmation)
     elif answer.frontier is not None:
-        yield from _cost(winner, baseline, goal, promise)
+        yield from _cost(winner, baseline, goal, answer.confirmation)
     elif winner.measured.making_seconds > winner.measured.step_seconds and answer.why:
         yield Line("speed", answer.why[0])  # It trains as fast as its data come.
     else:
@@ -218,22 +216,29 @@ def _speed(answer: Recommendation, goal: Goal) -> str:
     return f"{format_times(times)} the baseline, {format_spread(answer.noise)}: {rates}"
 
 
-def _size(winner: Candidate, growth: Growth, promise: Speedup | None) -> Iterator[Line]:
+def _size(winner: Candidate, growth: Growth, confirmation: Confirmation | None) -> Iterator[Line]:
     own, count = growth.own_parameter_count, winner.parameter_count or 0
     times = "" if not own or count == own else f", {format_times(count / own)} the model's own {parameters_words(own)}"
     yield Line("size", f"{parameters_words(count)} parameters{times}")
     floor = format_rate(growth.floor_samples_per_second)
     spread = format_spread(winner.measured.relative_spread)
     rate = f"{format_rate(winner.samples_per_second)} samples/s ({spread}), at least {floor} were asked for"
-    yield Line("speed", rate if promise is None else f"{rate}; {_in_turn(promise)} the baseline at its own size")
+    beside = _promised(confirmation)
+    yield Line("speed", f"{rate}; {beside} the baseline at its own size" if beside else rate)
 
 
-def _in_turn(promise: Speedup) -> str:
-    """``"in turn 1.66 times (±4.0%)"``: what was promised of a training that took turns with the baseline."""
-    return f"in turn {promised_times(promise)} ({format_times_spread(promise.low, promise.high, promise.value)})"
+def _promised(confirmation: Confirmation | None) -> str:
+    """``"in turn 1.66 times (±4.0%)"``: what was promised of a training beside the baseline; empty if nothing was."""
+    if confirmation is None or confirmation.promise is None:
+        return ""
+    promise = confirmation.promise
+    how = "one after the other" if confirmation.speedup is None else "in turn"
+    return f"{how} {promised_times(promise)} ({format_times_spread(promise.low, promise.high, promise.value)})"
 
 
-def _cost(winner: Candidate, baseline: Candidate | None, goal: Goal, promise: Speedup | None) -> Iterator[Line]:
+def _cost(
+    winner: Candidate, baseline: Candidate | None, goal: Goal, confirmation: Confirmation | None
+) -> Iterator[Line]:
     cost = cost_of(winner, goal)
     dollars, latency = f"{format_usd(cost.cost_usd * ITERATIONS)} for {ITERATIONS} iterations", cost.latency_seconds
     times = f"{format_seconds(latency)} an iteration ({format_spread(winner.measured.relative_spread)})"
@@ -241,8 +246,8 @@ def _cost(winner: Candidate, baseline: Candidate | None, goal: Goal, promise: Sp
         plainly = cost_of(baseline, goal)
         dollars += f"; the baseline's cost {format_usd(plainly.cost_usd * ITERATIONS)}"
         times += f"; the baseline's takes {format_seconds(plainly.latency_seconds)}"
-    if promise is not None:
-        times += f"; {_in_turn(promise)} the baseline's speed"
+    if beside := _promised(confirmation):
+        times += f"; {beside} the baseline's speed"
     yield Line("cost", dollars)
     yield Line("time", times)
 

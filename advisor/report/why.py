@@ -81,7 +81,7 @@ def explain(recommendation: Recommendation, goal: Goal) -> tuple[str, ...]:
 
 
 def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
-    """The winner's throughput; once it alternated with the baseline, its speedup."""
+    """The winner's throughput; once the baseline ran beside it or after it, its speedup."""
     promise = None if answer.confirmation is None else answer.confirmation.promise
     baseline = answer.baseline
     if promise is None or baseline is None:
@@ -89,9 +89,11 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     rate = baseline.samples_per_second
     spread = format_times_spread(promise.low, promise.high, promise.value)
     ends = f"; it was {spread}" if promise.is_unsteady else f", {spread}"
+    took_turns = answer.confirmation is not None and answer.confirmation.speedup is not None
+    how = "in turn with it" if took_turns else "one after the other"
     first = (
         f"{subject_words(answer.winner)} is {promised_times(promise)} as fast as the baseline{ends} "
-        f"({baseline_words(baseline, goal)}), in turn with it in fresh processes."
+        f"({baseline_words(baseline, goal)}), {how} in fresh processes."
     )
     if promise.is_unsteady:
         return first, ""

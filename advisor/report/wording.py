@@ -224,7 +224,8 @@ def promised_times(promise: Speedup) -> str:
 
 def turns_words(confirmation: Confirmation) -> str:
     """What a confirmed wrapper took turns with: ``"baseline took 7 turns each in fresh processes"``."""
-    assert confirmation.speedup is not None, "it took turns"
+    if confirmation.speedup is None:
+        return "baseline ran one after the other in fresh processes"
     if confirmation.speedup.links:  # over the baseline only by way of another training
         return f"baseline with {confirmation.around_stalls} took turns in fresh processes"
     rounds = confirmation.speedup.rounds if confirmation.promise is None else confirmation.promise.rounds

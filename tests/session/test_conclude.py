@@ -85,6 +85,9 @@ class FakeTrials:
             key="confirm", outcome=outcome, reason="it was told to", measurement=figures, speedup=speedup
         )
 
+    def model_of(self, combination: object) -> None:
+        """Nothing is known of its memory, so no larger batch is tried."""
+
     def count_work(self, policy: Policy) -> None:
         """A step that cannot be followed."""
 
@@ -150,9 +153,26 @@ def test_the_winner_is_confirmed_and_the_baseline_measured_again_beside_it(tmp_p
     assert recommendation.winner == BEST
     assert recommendation.confirmation.kept == 1.0
     assert recommendation.confirmation.baseline_samples_per_second == 99.0
+    promise = recommendation.confirmation.promise
+    assert promise.value == pytest.approx(150 / 99), "a ratio, as always"
+    assert 1.2 < promise.low < 1.45 < 1.6 < promise.high < 1.9
     evidence = load_policy_file(tmp_path / "policy.yaml").evidence
     assert evidence is not None
     assert evidence.confirmed_samples_per_second == 150.0
+
+
+def test_a_ratio_of_runs_at_two_times_is_as_uncertain_as_the_baseline_changed_between_them(tmp_path: Path) -> None:
+    steady, drifting = (
+        conclude(tmp_path, [BASELINE, BEST], FakeTrials({}, baseline=rate, rate=1.5 * rate)).confirmation.promise
+        for rate in (99.0, 60.0)
+    )
+    assert steady.value == pytest.approx(drifting.value)
+    assert drifting.relative_spread > 2 * steady.relative_spread
+
+
+def test_without_time_for_the_baseline_nothing_is_promised_over_it(tmp_path: Path) -> None:
+    confirmation = conclude(tmp_path, [BASELINE, BEST], FakeTrials({}), seconds=1e-9).confirmation
+    assert (confirmation.as_promised, confirmation.promise) == (True, None)
 
 
 def test_the_leaders_are_measured_again_before_one_is_confirmed(tmp_path: Path) -> None:

@@ -107,8 +107,9 @@ class WrapperRuns:
             if interrupted:
                 pass
             elif promise is None:
-                confirmation = self._with_baseline(confirmation, recommendation, beaten)
+                confirmation, after = self._with_baseline(confirmation, recommendation, beaten)
                 confirmation = self._once_more(confirmation, winner)
+                confirmation = self._promised_beside(confirmation, after, recommendation)
             elif over_steady is not None:
                 least = promised([over_steady], ())
                 confirmation = _lowered(confirmation, promise, least, self.trials.turns.around)
@@ -181,7 +182,7 @@ class WrapperRuns:
         return msgspec.structs.replace(nearer, other_samples_per_second=other.measurement.samples_per_second)
 
     def _promise(
-        self, found: Sequence[Speedup], recommendation: Recommendation
+        self, found: Sequence[Speedup], recommendation: Recommendation, baselines: Sequence[Measurement] = ()
     ) -> tuple[Speedup, Speedup] | tuple[None, None]:
         """The speedup that confirmations show and the one to promise, from all alternating runs."""
         if not found:
@@ -195,7 +196,8 @@ class WrapperRuns:
         others = list(speedups.values())
         rates: tuple[float, ...] = ()
         if baseline is not None and baseline.measurement is not None:
-            rates = (baseline.measurement.samples_per_second, *self.trials.turns.rates_of(baseline.policy))
+            measured = (baseline.measurement, *baselines)
+            rates = (*(one.samples_per_second for one in measured), *self.trials.turns.rates_of(baseline.policy))
         return shown(found, own, others, rates), promised(found, own, others, rates)
 
     def _without_stalls(
@@ -226,7 +228,21 @@ class WrapperRuns:
         least = promised([speedup_between(confirmation.measurement, result.measurement)], ())
         return _lowered(confirmation, promise, least, around)
 
-    def _with_baseline(self, confirmation: Confirmation, recommendation: Recommendation, beaten: int) -> Confirmation:
+    def _promised_beside(
+        self, confirmation: Confirmation, after: Measurement | None, recommendation: Recommendation
+    ) -> Confirmation:
+        """Promise the ratio to the baseline that ran right after the wrapper, where the two cannot take turns.
+
+        It is as uncertain as either of them, and as the baseline's speed differs from what the search measured.
+        """
+        if after is None or confirmation.measurement is None:
+            return confirmation
+        _, promise = self._promise([speedup_between(confirmation.measurement, after)], recommendation, (after,))
+        return msgspec.structs.replace(confirmation, promise=promise)
+
+    def _with_baseline(
+        self, confirmation: Confirmation, recommendation: Recommendation, beaten: int
+    ) -> tuple[Confirmation, Measurement | None]:
         """Measure the baseline again right after the winner: a machine that slowed down slows both.
 
         If the winner fell short of its promise, this may exceed the time limit: nothing else tells a slow machine from
@@ -234,21 +250,21 @@ class WrapperRuns:
         """
         baseline, winner, budget = recommendation.baseline, recommendation.winner, self.context.budget
         if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
-            return confirmation
+            return confirmation, None
         if confirmation.outcome is not Outcome.OK:
-            return confirmation
+            return confirmation, None
         as_promised = confirmation.kept is not None and confirmation.kept >= _KEPT
         if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
-            return confirmation
+            return confirmation, None
         self.context.progress.stage("measuring the baseline once more, for comparison")
         # Do not reuse an earlier repetition, or the run beside an earlier winner.
         repeat = max(1, times_measured(baseline.policy, self.context.ledger.candidates)) + beaten
         again = self._at_size_of(baseline).time(baseline.policy, outpaced_below=None, repeat=repeat).measurement
         if again is None:
-            return confirmation
+            return confirmation, None
         before, rate = baseline.measurement, again.samples_per_second
         drift = None if before is None else rate / before.samples_per_second
-        return msgspec.structs.replace(confirmation, baseline_samples_per_second=rate, drift=drift)
+        return msgspec.structs.replace(confirmation, baseline_samples_per_second=rate, drift=drift), again
 
 
 def _beside_earlier(
