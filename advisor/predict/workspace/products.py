@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
-from torch.torch_version import TorchVersion
 
 from advisor.predict.prediction import CudaDevice
 from advisor.predict.workspace.call import Like, Step, WorkspaceCall, holding, results
@@ -29,7 +28,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 def keeps_workspaces(version: str = torch.__version__, variables: Mapping[str, str] = os.environ) -> bool:
     """Whether the workspace of a thread's first product stays, for all that follow."""
-    return TorchVersion(version) < _OF_EACH_PRODUCT or variables.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+    known = tuple(int(part) for part in version.split(".")[:2])
+    return known < _OF_EACH_PRODUCT or variables.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
 def cublas_workspace_bytes(device: CudaDevice) -> int:
