@@ -58,7 +58,7 @@ class MemoryMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         peak_resident_bytes: Largest resident set of the process during the timed steps (CPU), else ``None``: with the
             interpreter, its libraries, and what the C library keeps beyond live tensors.
         workspace_bytes: What cuBLAS held during the step, in every one of these peaks; 0 if no steps were watched
-            after the measured one.
+            after the measured one, and from torch 2.15 on, where each product has its own while it runs.
         breakdown: Live bytes by category.
     """
 

@@ -237,3 +237,14 @@ def test_any_command_runs_on_it() -> None:
         [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines() == [H] * 3
+
+
+def test_torch_asks_a_gpu_for_its_fabric_and_has_nothing_to_warn_of(python: Python) -> None:
+    """From torch 2.15 on, for expandable segments."""
+    script = """
+import warnings, torch
+warnings.simplefilter("error")
+torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+print("fine")
+"""
+    assert python(script, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") == "fine\n"

@@ -63,3 +63,69 @@ for dtype in (torch.bfloat16, torch.float16):
 print(len(OPERATORS))
 """
     assert int(python(script)) > 10
+
+
+def test_what_cublas_takes_for_a_product_is_what_torch_gives_it(python: Python) -> None:
+    script = """
+import torch
+from advisor.predict.prediction import CudaDevice
+from advisor.predict.workspace.call import Result, Take, described
+from advisor.predict.workspace.operators import steps_of
+from advisor.predict.workspace.products import cublas_workspace_bytes, keeps_workspaces
+aten, memory = torch.ops.aten, torch.cuda.memory
+SIZES = (4, 16, 8), (1, 16, 8), (4, 1, 8), (4, 16, 1), (1, 1, 1), (512, 768, 3072), (4, 0, 8)
+device = CudaDevice(compute_capability=torch.cuda.get_device_capability(), multiprocessors=132)
+
+def taken(operator, *given, **options):
+    memory._record_memory_history(stacks="python", context=None)
+    result = operator(*given, **options)
+    changes = [(one["action"] == "alloc", one["size"]) for one in memory._snapshot()["device_traces"][0]
+               if one["action"] in ("alloc", "free_completed")]
+    memory._record_memory_history(None)
+    call = described(operator, given, options, result)
+    sizes, expected = {}, []
+    for step in steps_of(call, device):
+        if isinstance(step, Result):
+            expected.append((True, call.results[step.place].nbytes))
+        else:
+            size = sizes.setdefault(step.name, getattr(step, "nbytes", 0))
+            expected.append((isinstance(step, Take), size))
+    return changes, expected
+
+def given(*shape, dtype=torch.float32):
+    return torch.empty(shape, device="cuda", dtype=dtype)
+
+def agree(operator, *given, **options):
+    changes, expected = taken(operator, *given, **options)
+    assert changes == expected, (operator, [one.shape for one in given], options, changes, expected)
+
+if keeps_workspaces():
+    given(4, 4) @ given(4, 4)
+    held = torch.cuda.memory_allocated()
+    torch._C._cuda_clearCublasWorkspaces()
+    assert held - torch.cuda.memory_allocated() == cublas_workspace_bytes(device)
+else:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for rows, inner, columns in SIZES:
+            left, right = given(rows, inner, dtype=dtype), given(inner, columns, dtype=dtype)
+            agree(aten.mm.default, left, right)
+            agree(aten.mm.default, left, given(columns, inner, dtype=dtype).t())
+            wide = given(rows, 2 * inner, dtype=dtype), given(inner, 2 * columns, dtype=dtype)
+            agree(aten.mm.default, *(one[:, ::2] for one in wide))
+            del wide
+            agree(aten.bmm.default, left[None], right[None])
+            agree(aten.baddbmm.default, given(1, rows, columns, dtype=dtype), left[None], right[None])
+            for added in ((columns,), (1, columns), (rows, columns), (rows, 1), (1,)):
+                if not inner:
+                    continue
+                agree(aten.addmm.default, given(*added, dtype=dtype), left, right)
+                for beta in (0.5, 0):
+                    agree(aten.addmm.default, given(*added, dtype=dtype), left, right, beta=beta)
+            agree(aten.mv.default, left, given(inner, dtype=dtype))
+            if inner:
+                agree(aten.dot.default, given(inner, dtype=dtype), given(inner, dtype=dtype))
+    del left, right
+    assert not torch.cuda.memory_allocated(), "nothing stays"
+print("equal")
+"""
+    assert python(script) == "equal\n"

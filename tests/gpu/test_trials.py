@@ -60,8 +60,9 @@ def test_the_meters_figures_agree_with_the_allocator_and_with_each_other(cuda: t
     )
     assert memory.allocation_retries == 0
     assert meter.timeline is not None, "the allocator keeps a log"
-    # The log has what was asked for, the counters what was given, in multiples of 512 bytes or a whole block.
-    assert max(meter.timeline.peaks().values()) == pytest.approx(memory.peak_allocated_bytes, rel=0.02)
+    # The log has what was asked for, the counters what was given, in multiples of 512 bytes or a whole block, which
+    # has up to 1 MiB more: four of them here, whatever else is in the peak.
+    assert max(meter.timeline.peaks().values()) == pytest.approx(memory.peak_allocated_bytes, abs=4.5 * MIB)
     size = sum(parameter.numel() * 4 for parameter in training.model.parameters())
     assert memory.breakdown.parameters == memory.breakdown.gradients == size
     assert memory.breakdown.optimizer_state == pytest.approx(2 * size, rel=0.01)

@@ -10,6 +10,7 @@ import torch
 from advisor.predict.prediction import CudaDevice
 from advisor.predict.workspace.call import Give, Like, Result, WorkspaceCall, call_between
 from advisor.predict.workspace.operators import has_workspace, steps_of
+from advisor.predict.workspace.products import cublas_workspace_bytes, keeps_workspaces
 
 H100 = CudaDevice(compute_capability=(9, 0), multiprocessors=132)
 FLOAT, HALF, LONG = torch.float32, torch.bfloat16, torch.int64
@@ -226,4 +227,55 @@ def test_calls_are_carried_to_a_third_batch_by_their_sizes() -> None:
 
 
 def test_operators_without_a_rule_take_nothing() -> None:
-    assert not has_workspace("mm.default")
+    assert not has_workspace("relu.default")
+
+
+def test_a_product_takes_what_cublas_works_in_after_its_result() -> None:
+    assert taken("mm.default", like(4, 8), self=like(4, 16), mat2=like(16, 8)) == "=0 +33554432 -33554432"
+    ampere = CudaDevice(compute_capability=(8, 0), multiprocessors=108)
+    line = taken("bmm.default", like(2, 4, 8), device=ampere, self=like(2, 4, 16), mat2=like(2, 16, 8))
+    assert line == "=0 +8519680 -8519680"
+    assert taken("mv.default", like(4), self=like(4, 8), vec=like(8)) == "=0 +33554432 -33554432"
+    assert taken("mm.default", like(4, 8), self=like(4, 0), mat2=like(0, 8)) == "=0", "nothing is multiplied"
+
+
+def test_cublas_takes_a_larger_workspace_from_hopper_on() -> None:
+    assert cublas_workspace_bytes(CudaDevice(compute_capability=(8, 0), multiprocessors=108)) == 8_519_680
+    assert cublas_workspace_bytes(H100) == 33_554_432
+
+
+def test_a_product_copies_what_has_neither_rows_nor_columns_in_one_piece() -> None:
+    turned, every_other = like(16, 8, order=(1, 0)), Like((16, 8), (16, 2), FLOAT)
+    assert taken("mm.default", like(4, 8), self=like(4, 16), mat2=turned) == "=0 +33554432 -33554432"
+    line = taken("mm.default", like(4, 8), self=Like((4, 16), (64, 2), FLOAT), mat2=every_other)
+    assert line == "=0 +512 +256 +33554432 -33554432 -256 -512"
+
+
+def test_a_product_that_adds_a_bias_at_once_takes_less() -> None:
+    def added(self: Like, dtype: torch.dtype = FLOAT, **more: Any) -> bool:
+        matrices = {"mat1": like(4, 16, dtype=dtype), "mat2": like(16, 8, dtype=dtype)}
+        line = taken("addmm.default", like(4, 8, dtype=dtype), self=self, **matrices, **more)
+        assert line in ("=0 +1048576 -1048576", "=0 +33554432 -33554432")
+        return "1048576" in line
+
+    assert added(like(8))
+    assert added(like(1, 8))
+    assert not added(like(8), beta=0.5)
+    assert not added(Like((8,), (2,), FLOAT))
+    assert not added(like(4, 8)), "no bias"
+    assert added(like(4, 8, dtype=HALF), dtype=HALF)
+    assert not added(like(4, 8, dtype=HALF), dtype=HALF, beta=0)
+
+
+@pytest.mark.parametrize(
+    ("version", "variables", "kept"),
+    [("2.14.1+cu130", {}, True), ("2.15.0+cu132", {}, False), ("2.15.0", {"TORCH_CUBLAS_WORKSPACE_CACHE": "1"}, True)],
+)
+def test_up_to_torch_2_14_only_the_first_product_of_a_thread_takes_it(
+    version: str, variables: dict[str, str], kept: bool
+) -> None:
+    assert keeps_workspaces(version, variables) is kept
+
+
+def test_products_have_a_rule_where_each_takes_its_own() -> None:
+    assert has_workspace("mm.default") is not keeps_workspaces()

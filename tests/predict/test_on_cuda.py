@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from advisor.methods.setting import MethodSetting, use
-from advisor.predict.cuda.on_cuda import cublas_workspace_bytes, on_cuda, standing_for
+from advisor.predict.cuda.on_cuda import on_cuda, standing_for
 from advisor.predict.prediction import Category, CudaDevice, MemoryPrediction
 from advisor.predict.step_work import Kind
 from advisor.predict.trace.envelope import predict_aligned
@@ -145,8 +145,3 @@ def test_what_the_allocator_reserves_is_replayed_without_and_with_expandable_seg
 def test_convolutions_are_said_to_need_more() -> None:
     assert any("cuDNN" in note for note in completed(1024 * MIB, "convnet").notes)
     assert not any("cuDNN" in note for note in completed(1024 * MIB).notes)
-
-
-def test_cublas_takes_a_larger_workspace_from_hopper_on() -> None:
-    assert cublas_workspace_bytes(CudaDevice(compute_capability=(8, 0), multiprocessors=108)) == 8_519_680
-    assert cublas_workspace_bytes(HOPPER) == 33_554_432

@@ -13,6 +13,9 @@ from tests.trial.specs import spec
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
 
+_NCCL_2_15 = "NCCL AllReduce failed: unhandled cuda error \nNCCL Last Error: "
+"""From torch 2.15 on, in an error that is of no class of its own."""
+
 
 def result_of(
     error: BaseException, device: torch.device = GPU, free: int = 0, refusals: AllocatorRefusals | None = None
@@ -46,6 +49,7 @@ def result_of(
             Outcome.OUT_OF_MEMORY,
         ),
         (dist.DistBackendError("Last error: Cuda failure 2 'out of memory'"), GPU, 0, Outcome.OUT_OF_MEMORY),
+        (RuntimeError(f"{_NCCL_2_15}Cuda failure 2 'out of memory'"), GPU, 0, Outcome.OUT_OF_MEMORY),
         (MemoryError(), CPU, 0, Outcome.HOST_OUT_OF_MEMORY),
         (DivergedError("the loss became nan at step 3"), CPU, 0, Outcome.DIVERGED),
         (MethodRefusedError("no blocks"), CPU, 0, Outcome.REFUSED),
@@ -122,6 +126,8 @@ _CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection close
     [
         RuntimeError(_CLOSED),
         dist.DistBackendError("NCCL error: remote process exited or there was a network error"),
+        RuntimeError(f"{_NCCL_2_15}remote process exited"),
+        RuntimeError("NCCL operation timed out"),
         ConnectionResetError("Connection reset by peer"),
     ],
 )

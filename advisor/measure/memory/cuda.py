@@ -35,7 +35,8 @@ def held_workspace_bytes(device: torch.device, cuda: Any = torch.cuda, library: 
     """Bytes of all cuBLAS workspaces of this process on a CUDA device, on which nothing runs.
 
     They are no tensors, but in every peak that the allocator counts. Each thread that multiplies has one: the caller's
-    in the forward pass, autograd's in the backward pass. Both have them again afterwards, perhaps in other places.
+    in the forward pass, autograd's in the backward pass. Both have them again afterwards, perhaps in other places. From
+    torch 2.15 on none is held: each product has its own while it runs.
 
     Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of PyTorch.
     """

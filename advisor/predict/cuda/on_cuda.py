@@ -16,12 +16,11 @@ from advisor.predict.cuda.optimizers import optimizers_as_on_cuda
 from advisor.predict.cuda.reserved import allocation_log, reserved
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
 from advisor.predict.trace.step_trace import StepTrace
+from advisor.predict.workspace.products import cublas_workspace_bytes, keeps_workspaces
 from advisor.replaced import replaced
 from advisor.training.batch import tree as batches
 
-__all__ = ["cublas_workspace_bytes", "on_cuda", "standing_for"]
-
-_HOPPER = (9, 0)
+__all__ = ["on_cuda", "standing_for"]
 
 
 @contextlib.contextmanager
@@ -36,17 +35,6 @@ def standing_for(device: CudaDevice) -> Generator[None, None, None]:
 
     with as_cuda(gpu), optimizers_as_on_cuda(), replaced(batches, move=copied):
         yield
-
-
-def cublas_workspace_bytes(device: CudaDevice) -> int:
-    """What torch allocates for cuBLAS in a thread, with its first product and for good.
-
-    On CUDA two threads multiply: the caller's, and that of the backward pass.
-
-    Source: ``parseChosenWorkspaceSize`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of PyTorch; without
-    ``CUBLAS_WORKSPACE_CONFIG``, and for one stream.
-    """
-    return 32 * 2**20 if device.compute_capability >= _HOPPER else (2 * 4096 + 8 * 16) * 2**10
 
 
 def on_cuda(
@@ -65,7 +53,7 @@ def on_cuda(
     notes = list(prediction.notes)
     if first.calls or second.calls:
         notes.append("What cuDNN takes inside of convolutions is not in it: a real run needs more.")
-    workspace_bytes = cublas_workspace_bytes(device)
+    workspace_bytes = cublas_workspace_bytes(device) if keeps_workspaces() else 0
     log = allocation_log(first, second, device, workspace_bytes)
     if log is None:
         notes.append("Steps at two batches differ in more than sizes: what the allocator reserves is not predicted.")

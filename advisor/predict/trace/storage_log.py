@@ -15,12 +15,10 @@ from advisor.predict.trace.in_place import changes_only_values
 from advisor.predict.trace.scratch import Call, call_of
 from advisor.predict.workspace.call import WorkspaceCall, described
 from advisor.predict.workspace.operators import has_workspace
+from advisor.predict.workspace.products import PRODUCTS
 from advisor.training.memory_side import Side, current_side
 
 __all__ = ["LoggedCall", "StorageLog"]
-
-_PRODUCTS = {f"{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot")}
-"""What cuBLAS computes."""
 
 _WHOLE_INSIDE = ("all_gather_into_tensor.default", "reduce_scatter_tensor.default")
 """Collectives for which gloo takes memory for the whole tensor: to gather into, and to sum in.
@@ -135,7 +133,7 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
             self.add(result, name)
             if name in _WHOLE_INSIDE and self.device == "cpu" and not self.stands_for_another:
                 self._note_inside(name, max(view_bytes([args[0]]), view_bytes([result])))
-            if name in _PRODUCTS:
+            if name in PRODUCTS:
                 self.products.setdefault(torch._C._current_graph_task_id() != -1, len(self.events))
         return result
 

@@ -3,8 +3,8 @@
 A trace sees results, in the order of their list. A buffer that is freed before the operator returns counts in the peak
 all the same, and leaves a gap for which the next tensors may be too large.
 
-Every rule follows the source of PyTorch that it names. Left out are what cuDNN's plans and cuBLASLt allocate, which
-only these libraries know, and the temporary storage of scans, which is a few KiB.
+Every rule follows the source of PyTorch that it names. Left out are what cuDNN's plans allocate, which only cuDNN
+knows, and the temporary storage of scans, which is a few KiB.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from advisor.predict.workspace.attention_buffers import (
 )
 from advisor.predict.workspace.call import Give, Like, Result, Step, Take, WorkspaceCall, copies, holding, results
 from advisor.predict.workspace.convolution import convolution, convolution_backward
+from advisor.predict.workspace.products import PRODUCTS, keeps_workspaces
 from advisor.predict.workspace.reduction_buffers import Accumulation, partial_results
 
 __all__ = ["has_workspace", "steps_of"]
@@ -39,8 +40,8 @@ _Rule = Callable[[WorkspaceCall, CudaDevice], Iterator[Step]]
 
 
 def has_workspace(operator: str) -> bool:
-    """Whether there is a rule for an operator."""
-    return operator in _RULES
+    """Whether there is a rule for an operator, with the torch that runs."""
+    return operator in _RULES and not (operator in PRODUCTS and keeps_workspaces())
 
 
 @functools.lru_cache(maxsize=2**14)
@@ -209,4 +210,5 @@ _RULES: Mapping[str, _Rule] = {
     "_scaled_dot_product_flash_attention_backward.default": flash_backward,
     "_scaled_dot_product_cudnn_attention.default": seeds_first,
     "_scaled_dot_product_cudnn_attention_backward.default": cudnn_backward,
+    **PRODUCTS,
 }

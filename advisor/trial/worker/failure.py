@@ -24,8 +24,11 @@ _R = TypeVar("_R", bound=Result)
 _PERHAPS_MEMORY = ("unable to find an engine to execute this computation", "CUBLAS_STATUS_NOT_INITIALIZED")
 """Errors of cuDNN and cuBLAS that may mean they got no workspace: the allocator's counter decides."""
 _NCCL_REFUSED = "'out of memory'"
-_GLOO = "gloo/"
-"""Source path in every message of gloo's transport."""
+_TRANSPORTS = ("gloo/", "NCCL Last Error", "NCCL operation timed out", "NCCL communicator was aborted")
+"""In messages of a plain ``RuntimeError``: the source path in each of gloo's, and words of NCCL's from torch 2.15 on.
+
+Source: ``torch/csrc/distributed/c10d/nccl2`` of PyTorch.
+"""
 _ROOM_ON_DEVICE = 256 * 2**20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Not the trial's fault: with free space it may succeed."""
@@ -103,7 +106,8 @@ def is_secondary(error: BaseException) -> bool:
     It may still be the cause, if the network itself failed.
     """
     return any(
-        isinstance(cause, dist.DistError | ConnectionError) or (isinstance(cause, RuntimeError) and _GLOO in str(cause))
+        isinstance(cause, dist.DistError | ConnectionError)
+        or (isinstance(cause, RuntimeError) and any(words in str(cause) for words in _TRANSPORTS))
         for cause in _chain(error)
     )
 
@@ -139,7 +143,8 @@ def _is_full(free_device_bytes: Callable[[], int]) -> bool:
 
 
 def _is_of_nccl(error: BaseException) -> bool:
-    return isinstance(error, dist.DistBackendError) and _NCCL_REFUSED in str(error)
+    from_nccl = isinstance(error, dist.DistBackendError) or (isinstance(error, RuntimeError) and "NCCL" in str(error))
+    return from_nccl and _NCCL_REFUSED in str(error)
 
 
 def _is_hidden_refusal(error: BaseException, refusals: AllocatorRefusals | None) -> bool:

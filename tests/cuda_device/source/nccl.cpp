@@ -88,6 +88,28 @@ ncclResult_t later(std::function<void()> run, bool receives = false) {
   return group_depth ? ncclSuccess : run_waiting();
 }
 
+// Where nothing is sent: a broadcast from another rank brings what this rank broadcasts in its stead, as in a group that
+// is an all-gather into a list.
+struct Broadcast {
+  const void* from;
+  void* to;
+  size_t bytes;
+};
+thread_local std::map<const Communicator*, std::map<int, std::vector<Broadcast>>> broadcasts;  // by root
+
+void run_broadcasts() {
+  for (auto& [ranks, by_root] : broadcasts) {
+    auto own = by_root[ranks->rank];
+    for (auto& [root, several] : by_root)
+      for (size_t place = 0; place < several.size(); place++) {
+        auto [from, to, bytes] = several[place];
+        if (place < own.size() && own[place].bytes == bytes) from = own[place].from;
+        if (from && from != to) memory::copied(to, from, bytes);
+      }
+  }
+  broadcasts.clear();
+}
+
 // ------------------------------------------------------------------------------------------------------ collectives
 
 using Look = std::function<void(const std::vector<const void*>&, size_t begin, size_t count)>;
@@ -209,7 +231,11 @@ API ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-API ncclResult_t ncclGroupEnd() { return --group_depth ? ncclSuccess : run_waiting(); }
+API ncclResult_t ncclGroupEnd() {
+  if (--group_depth) return ncclSuccess;
+  run_broadcasts();
+  return run_waiting();
+}
 
 API ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t communicator, cudaStream_t) {
   auto& ranks = in(communicator);
@@ -235,7 +261,8 @@ API ncclResult_t ncclBroadcast(
         memcpy(at(to, begin, type), shown[root], piece * reductions::bytes_of(type));
       });
     });
-  if (from != to) memory::copied(to, from, count * reductions::bytes_of(type));
+  broadcasts[&ranks][root].push_back({from, to, count * reductions::bytes_of(type)});
+  if (!group_depth) run_broadcasts();
   return ncclSuccess;
 }
 

@@ -216,4 +216,12 @@ NVML nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned* milliwatts) {
 
 NVML nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t, unsigned, nvmlIntNvLinkDeviceType_t*) { return NVML_ERROR_NOT_SUPPORTED; }
 NVML nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t, unsigned, nvmlPciInfo_t*) { return NVML_ERROR_NOT_SUPPORTED; }
-NVML nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t, nvmlGpuFabricInfoV_t*) { return NVML_ERROR_NOT_SUPPORTED; }
+
+// What all versions of the structure have in one place. From Hopper on the driver knows that the GPU is in no fabric.
+NVML nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, nvmlGpuFabricInfoV_t* info) {
+  UNLESS_LACKING;
+  UNLESS_A_PART(handle);
+  if (of(handle).major < 9) return NVML_ERROR_NOT_SUPPORTED;
+  info->state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
+  return NVML_SUCCESS;
+}
