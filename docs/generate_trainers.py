@@ -135,12 +135,13 @@ def _shown(target: Target) -> dict[int, str]:
     found: dict[int, str] = {}
     for setting in cells.BUILT.get(target.name, ()):
         found |= _rules(target, (setting,), None, BUILT)
-    if target.name == "hf":
-        for cell in cells.ON_A_GPU:
-            found |= _rules(target, cell.settings, None, IN_SOFTWARE)
-    for ranks in cells.ON_RANKS.values():
+    for cell in cells.ON_A_GPU.get(target.name, ()):
+        found |= _rules(target, cell.settings, 1.0, IN_SOFTWARE, device="cuda")
+    for ranks in (*cells.ON_GPUS.values(), *cells.ON_RANKS.values()):
         if ranks.trainer == target.name:
-            found |= _rules(target, ranks.settings, 1.0, "trained on two ranks", ranks.accumulation_steps)
+            how = "trained on two ranks" if ranks.device == "cpu" else "trained on two CUDA devices in software"
+            how = f"{how}, differs" if ranks.differs else how
+            found |= _rules(target, ranks.settings, 1.0, how, ranks.accumulation_steps, ranks.device)
     if target.name in cells.UNDER_VARIABLES:
         found |= _rules(target, cells.VARIABLES, None, "trained")
     for cell in cells.TRAINED.get(target.name, ()):
@@ -149,16 +150,23 @@ def _shown(target: Target) -> dict[int, str]:
 
 
 def _rules(
-    target: Target, settings: tuple[MethodSetting, ...], norm: float | None, how: str, steps: int = 2
+    target: Target,
+    settings: tuple[MethodSetting, ...],
+    norm: float | None,
+    how: str,
+    steps: int = 2,
+    device: str = "cpu",
 ) -> dict[int, str]:
     """The rules by which a policy is exported."""
     names = frozenset(setting.name for setting in settings)
     beneath = frozenset({"ddp"}) if "gradient_compression" in names else frozenset()
-    quantities = {"accumulation_steps": steps, "max_grad_norm": norm or 0.0, "device": "cpu"}
+    quantities = {"accumulation_steps": steps, "max_grad_norm": norm or 0.0, "device": device}
     rules = [rule_for(setting, target, names | beneath, quantities) for setting in settings]
-    for of in QUANTITIES if how not in (BUILT, IN_SOFTWARE) else ():
+    for of in QUANTITIES if how != BUILT else ():
         rules += [rule for rule in target.rules if rule.of == of and rule.covers(quantities, names)][:1]
-    return {id(rule): how for rule in rules if rule.of != "gpu_count" or "ranks" in how}
+    if how.endswith("differs"):
+        rules = [rule for rule in rules if rule.status is Status.APPROXIMATED]
+    return {id(rule): how for rule in rules if rule.of != "gpu_count" or "two" in how}
 
 
 def trainer_rule(setting: MethodSetting, target: Target, device: str = "cuda") -> Rule:
