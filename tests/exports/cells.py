@@ -16,14 +16,20 @@ from tests.exports.policies import file_of
 
 __all__ = [
     "BUILT",
+    "BY_TORCHTITAN",
     "FSDP",
+    "NOT_SEEN_BY_TORCHTITAN",
     "ON_A_GPU",
     "ON_GPUS",
+    "ON_GPUS_UNDER",
+    "ON_HARDWARE",
     "ON_RANKS",
     "PER_STEP",
     "TRAINED",
     "UNDER_VARIABLES",
+    "UNDER_VARIABLES_ELSEWHERE",
     "VARIABLES",
+    "WITH_LIGER",
     "Cell",
     "OnRanks",
     "on_a_cpu",
@@ -38,6 +44,7 @@ FLOAT8 = use("float8", scale="tensorwise")
 EVERY_BLOCK = use("checkpoint", every=1)
 FUSED = use("fused_optimizer")
 FSDP = use("fsdp", mixed_precision="none", offload=False, reshard=True)
+FSDP_BF16 = use("fsdp", mixed_precision="bf16", offload=False, reshard=True)
 
 
 class Cell(NamedTuple):
@@ -105,6 +112,7 @@ TRAINED: dict[str, tuple[Cell, ...]] = {
         Cell((use("adam_low_bit", state="4bit"),), tolerance=1e-2, differs=True),
         Cell((use("adafactor"),), tolerance=0.5, differs=True),
         Cell((use("muon"),), tolerance=0.5, differs=True),
+        Cell((FLOAT8,), tolerance=0.3),
     ),
     "axolotl": (
         Cell(),
@@ -116,6 +124,9 @@ TRAINED: dict[str, tuple[Cell, ...]] = {
         Cell((use("adam_low_bit", state="4bit"),), tolerance=1e-2, differs=True),
         Cell((use("adafactor"),), tolerance=0.5, differs=True),
         Cell((use("muon"),), tolerance=0.5, differs=True),
+        Cell((use("adam_8bit"),), tolerance=1e-2),
+        Cell((use("compile", scope="model"),), tolerance=1e-3),
+        Cell((use("chunked_cross_entropy", chunks=8),), tolerance=1e-3),
     ),
 }
 """Name of the trainer -> what it trains."""
@@ -128,7 +139,11 @@ ON_A_GPU: dict[str, tuple[Cell, ...]] = {
         Cell((FSDP,), tolerance=1e-3),
         Cell((FSDP, EVERY_BLOCK), tolerance=1e-3),
     ),
-    "accelerate": (Cell((FP16,), tolerance=2e-2), Cell((FLOAT8,), tolerance=0.3)),
+    "accelerate": (
+        Cell((FP16,), tolerance=2e-2),
+        Cell((FLOAT8,), tolerance=0.3),
+        Cell((FLOAT8, FP16), tolerance=0.3),
+    ),
     "lightning": (Cell((FP16,), tolerance=2e-2),),
 }
 """Name of the trainer -> what it trains on a GPU, or on the software one."""
@@ -223,8 +238,7 @@ def _sharded_by(trainer: str) -> Iterator[tuple[str, OnRanks]]:
     yield f"{trainer}, sharded", _on_gpus(trainer, FSDP)
     on_the_host = use("fsdp", mixed_precision="none", offload=True, reshard=False)
     yield f"{trainer}, gathered once, on the host", _on_gpus(trainer, on_the_host)
-    in_bf16 = use("fsdp", mixed_precision="bf16", offload=False, reshard=True)
-    yield f"{trainer}, sharded in bf16", _on_gpus(trainer, in_bf16, same=False)
+    yield f"{trainer}, sharded in bf16", _on_gpus(trainer, FSDP_BF16, same=False)
     yield f"{trainer}, sharded and recomputed", _on_gpus(trainer, FSDP, EVERY_BLOCK)
     yield f"{trainer}, sharded beside bf16", _on_gpus(trainer, FSDP, BF16, same=False)
     yield f"{trainer}, sharded beside fp16", _on_gpus(trainer, FSDP, FP16, same=False)
@@ -235,6 +249,10 @@ ON_RANKS = {
     "hf, static graph": OnRanks("hf", (_ddp(static=True),), accumulation_steps=1),
     "hf, static graph and accumulation": OnRanks("hf", (_ddp(static=True),), same=False),
     "hf, buckets as views": OnRanks("hf", (_ddp(views=True),), same=False),
+    "hf, buckets as views and static graph": OnRanks(
+        "hf", (_ddp(views=True, static=True),), accumulation_steps=1, same=False
+    ),
+    "hf, buckets as views, static graph and accumulation": OnRanks("hf", (_ddp(views=True, static=True),), same=False),
     "accelerate": OnRanks("accelerate", (_ddp(),)),
     "accelerate, buckets as views": OnRanks("accelerate", (_ddp(views=True),), same=False),
     "accelerate, static graph": OnRanks("accelerate", (_ddp(static=True),), accumulation_steps=1, same=False),
@@ -250,10 +268,37 @@ ON_RANKS = {
 }
 """Name -> what two ranks train on CPUs."""
 
+BY_TORCHTITAN = (
+    Cell(tolerance=1e-3),
+    Cell(norm=0.1, tolerance=1e-3),
+    Cell((FUSED,), norm=0.1, tolerance=1e-3),
+    Cell((BF16,), tolerance=3e-2),
+    Cell((use("pure_bf16", rounding="nearest"),), tolerance=3e-2, differs=True),
+    Cell((EVERY_BLOCK,), tolerance=1e-3),
+    Cell((use("selective_checkpoint", recompute="elementwise"),), tolerance=1e-3),
+    Cell((use("chunked_cross_entropy", chunks=8),), tolerance=1e-3),
+    Cell((_ddp(views=True),), norm=0.1, tolerance=1e-3),
+    Cell((FSDP,), norm=0.1, tolerance=1e-3),
+    Cell((use("tensor_parallel", sequence=True, vocabulary=True),), norm=0.1, tolerance=5e-3),
+    Cell((use("pipeline", schedule="1f1b"),), norm=0.1, tolerance=1e-3),
+)
+"""What torchtitan trains on one GPU or two, or on software ones."""
+
+NOT_SEEN_BY_TORCHTITAN = (
+    *(
+        Cell((use("pipeline", schedule=schedule),), norm=0.1, tolerance=5e-3)
+        for schedule in ("gpipe", "interleaved", "zero_bubble")
+    ),
+    *(Cell((setting,), norm=0.1, tolerance=3e-2) for setting in settings_of(get_method("fsdp")) if setting != FSDP),
+    Cell((use("compile", scope="blocks"),), tolerance=1e-3),
+)
+"""What tests of torchtitan train, too, but were not yet seen to: the page does not say it."""
+
 ON_GPUS = {
     **dict(_sharded_by("hf")),
     **dict(_sharded_by("accelerate")),
     "accelerate, sharded in float8": _on_gpus("accelerate", FSDP, FLOAT8, same=False),
+    "accelerate, sharded in bf16 and float8": _on_gpus("accelerate", FSDP_BF16, FLOAT8, same=False),
     "accelerate, ddp": _on_gpus("accelerate", _ddp()),
     "accelerate, buckets as views": _on_gpus("accelerate", _ddp(views=True), same=False),
     "accelerate, static graph": _on_gpus("accelerate", _ddp(static=True), same=False, accumulation_steps=1),
@@ -261,3 +306,19 @@ ON_GPUS = {
     "lightning, sent in bf16": _on_gpus("lightning", use("gradient_compression", hook="bf16")),
 }
 """Name -> what two ranks train on GPUs, or on two software ones."""
+
+ON_GPUS_UNDER = (use("expandable_segments"),)
+"""Settings of the process under which they train."""
+
+WITH_LIGER = Cell((use("chunked_cross_entropy", chunks=8),))
+"""What ``hf`` trains with Liger's kernels, in Triton's interpreter."""
+
+ON_HARDWARE: dict[str, tuple[Cell, ...]] = {
+    "hf": (WITH_LIGER,),
+    "deepspeed": (Cell((FP16,), tolerance=2e-2),),
+    "lightning": (Cell((use("zero_1"),), tolerance=1e-3),),
+}
+"""Name of the trainer -> what nothing but a GPU trains; no test has yet run there, and so the page does not say it."""
+
+UNDER_VARIABLES_ELSEWHERE = ("axolotl", "llamafactory")
+"""Names of the trainers that train with them in an environment of their own (``elsewhere.py``)."""

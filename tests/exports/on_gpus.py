@@ -120,6 +120,7 @@ def main() -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.save(in_every_trainer(), folder / f"{rank}.pt")
+    assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
     dist.destroy_process_group()
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "module",
     "quiet_trainer",
     "samples",
+    "the_wrappers",
     "tiny",
 ]
 
@@ -168,12 +169,19 @@ def assert_alike(theirs: torch.nn.Module, training: Training, tolerance: float) 
     assert_moved_alike(dict(theirs.named_parameters()), ours, tolerance)
 
 
-def assert_trained_as_said(theirs: torch.nn.Module, cell: Cell, *, padded: bool = True) -> None:
+def assert_trained_as_said(
+    theirs: torch.nn.Module, cell: Cell, *, padded: bool = True, beside: Training | None = None
+) -> None:
     """The parameters are the wrapper's, or differ from them, as the cell says."""
-    training = by_the_wrapper(*on_a_cpu(*cell.settings), norm=cell.norm, padded=padded)
+    training = beside or the_wrappers(cell, padded=padded)
     differing = pytest.raises(AssertionError, match="weight") if cell.differs else contextlib.nullcontext()
     with differing:
         assert_alike(theirs, training, cell.tolerance)
+
+
+def the_wrappers(cell: Cell, *, padded: bool = True) -> Training:
+    """The wrapper's training of a cell."""
+    return by_the_wrapper(*on_a_cpu(*cell.settings), norm=cell.norm, padded=padded)
 
 
 def assert_moved_alike(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Tensor], tolerance: float) -> None:

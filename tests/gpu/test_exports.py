@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -12,14 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from tests.distributed.ranks import ROOT
 from tests.exports import on_gpus
-from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
-from tests.exports.cells import FSDP, ON_A_GPU, ON_GPUS, Cell
+from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of, variables_of
+from tests.exports.cells import FSDP, ON_A_GPU, ON_GPUS, ON_GPUS_UNDER, ON_HARDWARE, Cell
 from tests.exports.policies import file_of
 from tests.exports.two_steps import (
     adamw,
@@ -119,17 +121,60 @@ def test_lightnings_trainer_reaches_the_wrappers_parameters(cell: Cell) -> None:
     assert_alike(trained.model.cpu(), ours, cell.tolerance)
 
 
+@pytest.mark.parametrize("cell", ON_HARDWARE["hf"], ids=str)
+@pytest.mark.usefixtures("hardware", "accelerate_forgets", "alone")
+def test_the_trainer_with_ligers_kernels_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    pytest.importorskip("liger_kernel")
+    arguments = arguments_of(text_of("hf", cell), tmp_path, **STEPS_OF_ITS_OWN, use_cpu=False)
+    trainer = Trainer(tiny(), arguments, train_dataset=samples())  # type: ignore[arg-type]
+    trainer.train()
+    ours = by_the_wrapper(*cell.settings, norm=1.0, device="cuda")
+    assert_alike(trainer.accelerator.unwrap_model(trainer.model).cpu(), ours, cell.tolerance)
+
+
+@pytest.mark.parametrize("cell", ON_HARDWARE["deepspeed"], ids=str)
+@pytest.mark.usefixtures("hardware", "alone")
+def test_deepspeed_reaches_the_wrappers_parameters(cell: Cell) -> None:
+    deepspeed = pytest.importorskip("deepspeed")
+    model = tiny()
+    content = json.loads(text_of("deepspeed", cell))
+    engine, *_ = deepspeed.initialize(model=model, config=content, optimizer=adamw(model.parameters()))
+    for batch in loaded(samples(padded=False)):
+        engine.backward(engine(**{name: part.cuda() for name, part in batch.items()}).loss)
+        engine.step()
+    ours = by_the_wrapper(*cell.settings, norm=1.0, padded=False, device="cuda")
+    assert_alike(engine.module.cpu(), ours, cell.tolerance)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("cell", ON_HARDWARE["lightning"], ids=str)
+@pytest.mark.usefixtures("hardware", "alone")
+def test_lightning_with_deepspeed_reaches_the_parameters_of_plain_training(cell: Cell) -> None:
+    """On one device, which holds all of the optimizer's state."""
+    pytest.importorskip("deepspeed")
+    content = yaml.safe_load(text_of("lightning", cell))
+    content["trainer"]["devices"] = 1
+    trainer, trained = quiet_trainer(yaml.safe_dump(content), "cuda"), module()
+    trainer.fit(trained, loaded(samples(padded=False)))
+    assert_alike(trained.model.cpu(), by_the_wrapper(norm=1.0, padded=False, device="cuda"), cell.tolerance)
+
+
 Found = dict[str, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("two")
+    """In processes that begin with the variables of exports, which these assert that the allocator has read."""
     command = [sys.executable, "-m", on_gpus.__name__, str(folder)]
+    exports = [export_policy(file_of(*ON_GPUS_UNDER), get_target(case.trainer)) for case in ON_GPUS.values()]
+    (variables,) = {tuple(variables_of(export)) for export in exports}
     ranks = []
     for rank in ("0", "1"):
         number = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        own = {**os.environ, **number}
+        own = {**os.environ, **number, **dict(variables)}
         ranks.append(subprocess.Popen(command, env=own, cwd=ROOT, stderr=subprocess.PIPE, text=True))
     said = [rank.communicate(timeout=240)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
