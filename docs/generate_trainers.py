@@ -18,6 +18,7 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import settings_of
 from advisor.methods.setting import MethodSetting
 from tests.exports import cells
+from tests.exports.policies import file_of
 
 PAGE = Path(__file__).with_name("trainers.md")
 
@@ -49,19 +50,40 @@ Every key that a trainer might set by itself is written out, because no trainer'
 """
 
 BY_HAND = {
-    "axolotl": "axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0",
-    "llamafactory": "llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0",
-    "torchtitan": "torchtitan 0.3.0, torch 2.13.0",
+    "axolotl": "on a CPU, with axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0",
+    "llamafactory": "on a CPU, with llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0",
+    "torchtitan": "on CUDA devices in software, with torchtitan 0.3.0, torch 2.14.1, beside the wrapper on one device "
+    "under those methods that change numbers",
 }
-"""Name of a trainer that the tests of this project do not install -> the versions that its tests were run with."""
+"""Name of a trainer that the tests of this project do not install -> where its tests were run, and with what."""
 WHEN = "25 and 26 November 2026"
-ON_NO_CPU = {
-    "llamafactory": "LLaMA-Factory refuses `pure_bf16` on a CPU.",
-    "torchtitan": "torchtitan 0.3.0 trains on no CPU: its Trainer begins with `torch.cuda.set_device`, which a build "
-    "without CUDA has not, and its metrics ask the device for a name and memory.",
+ELSEWHERE = "python -m tests.exports.elsewhere"
+_COMPILED = "the software device computes no kernels that Triton compiles"
+_NO_FSDP = "accelerate uses no FSDP on CPUs"
+_REFUSED = "it is refused without one"
+_ALLOCATOR = "torch's allocator for CUDA reads the variable, whatever the trainer"
+NEEDS_A_GPU = {
+    ("deepspeed", "expandable_segments"): _ALLOCATOR,
+    ("lightning", "zero_1"): "Lightning takes DeepSpeed on CUDA alone, and DeepSpeed asks for the tools of a real GPU",
+    ("torchtitan", "compile_budget"): _COMPILED,
+    ("torchtitan", "compile"): _COMPILED,
+    ("torchtitan", "expandable_segments"): _ALLOCATOR,
+    ("axolotl", "precision(dtype=bf16)"): _REFUSED,
+    ("axolotl", "precision(dtype=tf32)"): _REFUSED,
+    ("axolotl", "pure_bf16"): _REFUSED,
+    ("axolotl", "float8"): _REFUSED,
+    ("axolotl", "checkpoint"): _NO_FSDP,
+    ("axolotl", "fsdp"): _NO_FSDP,
+    ("axolotl", "expandable_segments"): _ALLOCATOR,
+    ("llamafactory", "precision(dtype=tf32)"): _REFUSED,
+    ("llamafactory", "pure_bf16"): _REFUSED,
+    ("llamafactory", "fsdp"): _NO_FSDP,
+    ("llamafactory", "expandable_segments"): _ALLOCATOR,
 }
-"""Name of a trainer -> which of its marks cannot be trained on a CPU, and why; tried on 26 November 2026."""
+"""Trainer, and method with or without its value -> why no test trains it without a GPU."""
 BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
+IN_TRITONS_INTERPRETER = "trained in Triton's interpreter"
+IN_SOFTWARE_ON_TWO = "trained on two CUDA devices in software"
 
 ADAPTERS = """\
 ## Adapters
@@ -127,7 +149,9 @@ def _checked(rule: Rule, target: Target) -> str:
         return ""
     if shown := _shown(target).get(id(rule)):
         return shown
-    return "read" if rule.keys else "documented" if rule.outside else ""
+    known = "read" if rule.keys else "documented" if rule.outside else ""
+    why = NEEDS_A_GPU.get((target.name, _what(rule)), NEEDS_A_GPU.get((target.name, rule.of)))
+    return f"{known}; needs a GPU: {why}" if why else known
 
 
 def _shown(target: Target) -> dict[int, str]:
@@ -135,30 +159,48 @@ def _shown(target: Target) -> dict[int, str]:
     found: dict[int, str] = {}
     for setting in cells.BUILT.get(target.name, ()):
         found |= _rules(target, (setting,), None, BUILT)
-    if target.name == "hf":
-        for cell in cells.ON_A_GPU:
-            found |= _rules(target, cell.settings, None, IN_SOFTWARE)
-    for ranks in cells.ON_RANKS.values():
+    for cell in cells.ON_A_GPU.get(target.name, ()):
+        found |= _rules(target, cell.settings, 1.0, IN_SOFTWARE, device="cuda")
+    if target.name == "torchtitan":
+        for cell in cells.BY_TORCHTITAN:
+            several = file_of(*cell.settings).policy.gpu_count > 1
+            how = IN_SOFTWARE_ON_TWO if several else IN_SOFTWARE
+            how = f"{how}, differs" if cell.differs else how
+            found |= _rules(target, cell.settings, cell.norm, how, device="cuda")
+    for ranks in (*cells.ON_GPUS.values(), *cells.ON_RANKS.values()):
         if ranks.trainer == target.name:
-            found |= _rules(target, ranks.settings, 1.0, "trained on two ranks", ranks.accumulation_steps)
-    if target.name in cells.UNDER_VARIABLES:
+            how = "trained on two ranks" if ranks.device == "cpu" else IN_SOFTWARE_ON_TWO
+            if ranks.device == "cuda":
+                found |= _rules(target, cells.ON_GPUS_UNDER, None, how, device="cuda")
+            how = f"{how}, differs" if ranks.differs else how
+            found |= _rules(target, ranks.settings, 1.0, how, ranks.accumulation_steps, ranks.device)
+    if target.name in (*cells.UNDER_VARIABLES, *cells.UNDER_VARIABLES_ELSEWHERE):
         found |= _rules(target, cells.VARIABLES, None, "trained")
+    if target.name == "hf":
+        found |= _rules(target, cells.WITH_LIGER.settings, None, IN_TRITONS_INTERPRETER)
     for cell in cells.TRAINED.get(target.name, ()):
         found |= _rules(target, cell.settings, cell.norm, "trained, differs" if cell.differs else "trained")
     return found
 
 
 def _rules(
-    target: Target, settings: tuple[MethodSetting, ...], norm: float | None, how: str, steps: int = 2
+    target: Target,
+    settings: tuple[MethodSetting, ...],
+    norm: float | None,
+    how: str,
+    steps: int = 2,
+    device: str = "cpu",
 ) -> dict[int, str]:
     """The rules by which a policy is exported."""
     names = frozenset(setting.name for setting in settings)
     beneath = frozenset({"ddp"}) if "gradient_compression" in names else frozenset()
-    quantities = {"accumulation_steps": steps, "max_grad_norm": norm or 0.0, "device": "cpu"}
+    quantities = {"accumulation_steps": steps, "max_grad_norm": norm or 0.0, "device": device}
     rules = [rule_for(setting, target, names | beneath, quantities) for setting in settings]
-    for of in QUANTITIES if how not in (BUILT, IN_SOFTWARE) else ():
+    for of in QUANTITIES if how != BUILT else ():
         rules += [rule for rule in target.rules if rule.of == of and rule.covers(quantities, names)][:1]
-    return {id(rule): how for rule in rules if rule.of != "gpu_count" or "ranks" in how}
+    if how.endswith("differs"):
+        rules = [rule for rule in rules if rule.status is Status.APPROXIMATED]
+    return {id(rule): how for rule in rules if rule.of != "gpu_count" or "two" in how}
 
 
 def trainer_rule(setting: MethodSetting, target: Target, device: str = "cuda") -> Rule:
@@ -194,12 +236,9 @@ def _section(target: Target) -> Iterator[str]:
     yield f"## {target.name}"
     yield ""
     yield f"{target.title[0].upper()}{target.title[1:]}, checked with {target.library} {target.version}."
-    if versions := BY_HAND.get(target.name):
-        use = "read and train with it" if target.name in cells.TRAINED else "read with it (none trains)"
-        yield f"The tests of this project do not install it: those that {use} were run by hand on {WHEN}, on a CPU,"
-        yield f"with {versions}."
-        if target.name in ON_NO_CPU:
-            yield ON_NO_CPU[target.name]
+    if where := BY_HAND.get(target.name):
+        yield f"The tests of this project do not install it. Those that train with it were run by hand on {WHEN},"
+        yield f"{where}; `{ELSEWHERE} {target.name} FOLDER` runs them again in an environment of its own."
     yield ""
     if target.use:
         yield f"Train with: `{target.use}`."
@@ -234,9 +273,13 @@ def _section(target: Target) -> Iterator[str]:
         yield ""
 
 
-def _row(rule: Rule, target: Target) -> str:
+def _what(rule: Rule) -> str:
     limits = ", ".join(f"{name}={'|'.join(map(str, values))}" for name, values in rule.where.items())
-    what = f"{rule.of}({limits})" if limits else rule.of
+    return f"{rule.of}({limits})" if limits else rule.of
+
+
+def _row(rule: Rule, target: Target) -> str:
+    what = _what(rule)
     beside = f" beside {' or '.join(f'`{one}`' for one in rule.beside)}" if rule.beside else ""
     keys = ", ".join(f"`{key}: {shown_value(value)}`" for key, value in rule.keys.items())
     outside = f"`{rule.outside}`" if rule.outside else ""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 
-__all__ = ["ACCELERATE"]
+__all__ = ["ACCELERATE", "NOT_ON_CPUS"]
+
+NOT_ON_CPUS = "accelerate uses no FSDP on CPUs, and says nothing: each process would hold the whole model"
+"""Also of the trainers that are built on it."""
 
 _LOADER = "accelerate reads no batch size: give your DataLoader batch_size"
 _DYNAMO = "dynamo_config.dynamo_"
@@ -18,6 +21,10 @@ _FSDP = {
 _BF16_UNDER_FSDP = (
     "with FSDP, accelerate also gathers parameters and averages gradients in that format; momadvise averages in float32"
 )
+_FP16_UNDER_FSDP = f"{_BF16_UNDER_FSDP}, and skips fewer of the first steps, whose scaled gradients overflow in float16"
+
+_FP8 = "fp8_config"
+_FLOAT8 = {"mixed_precision": "fp8", f"{_FP8}.backend": "AO"}
 
 _LAUNCH = ("commands/launch.py", "commands/config/cluster.py")
 
@@ -49,7 +56,7 @@ ACCELERATE = Target(
         exported("device", {"use_cpu": True}, device="cpu"),
         exported("device", {"use_cpu": False}),
         approximated("precision", {"mixed_precision": "bf16"}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="bf16"),
-        approximated("precision", {"mixed_precision": "fp16"}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
+        approximated("precision", {"mixed_precision": "fp16"}, _FP16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
         *(
             approximated(
                 "precision",
@@ -65,7 +72,20 @@ ACCELERATE = Target(
         adapter("precision", 'tf32 is no mixed precision: torch.set_float32_matmul_precision("high")', dtype="tf32"),
         approximated(
             "float8",
-            {"mixed_precision": "fp8", "fp8_config.backend": "AO"},
+            {
+                **_FLOAT8,
+                f"{_FP8}.enable_fsdp_float8_all_gather": True,
+                "fsdp_config.fsdp_cpu_ram_efficient_loading": False,  # or accelerate refuses float8
+            },
+            "the first and the last linear layer stay as they are, and everything else is computed in bfloat16",
+            beside=("fsdp",),
+            scale="tensorwise",
+        ),
+        approximated(
+            "float8",
+            # Its default is True: layers would get weights of another kind, which the optimizer that was built does not
+            # have, and never move.
+            {**_FLOAT8, f"{_FP8}.enable_fsdp_float8_all_gather": False},
             "the first and the last linear layer stay as they are, and everything else is computed in bfloat16",
             scale="tensorwise",
         ),
@@ -82,6 +102,7 @@ ACCELERATE = Target(
         approximated("ddp", {"distributed_type": "MULTI_CPU"}, _WITHOUT_STATIC_GRAPH, device="cpu"),
         approximated("ddp", {"distributed_type": "MULTI_GPU"}, _WITHOUT_VIEWS, static_graph=False),
         approximated("ddp", {"distributed_type": "MULTI_GPU"}, _WITHOUT_STATIC_GRAPH),
+        adapter("fsdp", NOT_ON_CPUS, device="cpu"),
         exported("fsdp", _FSDP, mixed_precision="none"),
         approximated(
             "fsdp",

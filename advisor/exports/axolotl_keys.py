@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.exports.accelerate_keys import NOT_ON_CPUS
 from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 
 __all__ = ["AXOLOTL"]
@@ -115,6 +116,7 @@ AXOLOTL = Target(
             "axolotl has no key for views into the buffers that are sent, or for a static graph",
         ),
         adapter("zero_1", "axolotl takes it from a DeepSpeed configuration: export to deepspeed"),
+        adapter("fsdp", NOT_ON_CPUS, device="cpu"),
         exported("fsdp", _FSDP, mixed_precision="none"),
         approximated("fsdp", {**_FSDP, "bf16": True}, _LOADED_SHORT, mixed_precision="bf16"),
         refused("tensor_parallel", "tensor_parallel_size slices only models that transformers has plans for"),

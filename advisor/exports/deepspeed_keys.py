@@ -9,6 +9,8 @@ __all__ = ["DEEPSPEED"]
 _STAGE = "zero_optimization.stage"
 _OPTIMIZER_AWAY = "zero_optimization.offload_optimizer.device"
 _PARAMETERS_AWAY = "zero_optimization.offload_param.device"
+_OF_YOUR_OWN = "zero_force_ds_cpu_optimizer"
+"""Without it DeepSpeed refuses an optimizer that your code builds, where its state is on the host."""
 _ITS_WAY = (
     "DeepSpeed averages gradients in buckets of its own, and holds a float32 copy of each device's part of the "
     "parameters"
@@ -62,7 +64,7 @@ DEEPSPEED = Target(
         ),
         approximated(
             "host_optimizer",
-            {_STAGE: 2, _OPTIMIZER_AWAY: "cpu"},
+            {_STAGE: 2, _OPTIMIZER_AWAY: "cpu", _OF_YOUR_OWN: False},
             "DeepSpeed's own AdamW for CPUs, where it builds the optimizer",
         ),
         approximated("ddp", {_STAGE: 0}, "DeepSpeed averages gradients in buckets of its own"),
@@ -72,7 +74,7 @@ DEEPSPEED = Target(
                 "fsdp",
                 {
                     _STAGE: stage,
-                    **({_OPTIMIZER_AWAY: "cpu"} if offload else {}),
+                    **({_OPTIMIZER_AWAY: "cpu", _OF_YOUR_OWN: False} if offload else {}),
                     **({_PARAMETERS_AWAY: "cpu"} if offload and reshard else {}),
                     **({"torch_autocast.enabled": True, "torch_autocast.dtype": "bfloat16"} if short else {}),
                 },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.exports.accelerate_keys import NOT_ON_CPUS
 from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 from advisor.exports.static_graph import ddp_rules
 
@@ -27,6 +28,7 @@ _FSDP = {
 _BF16_UNDER_FSDP = (
     "with FSDP, accelerate also gathers parameters and averages gradients in that format; momadvise averages in float32"
 )
+_FP16_UNDER_FSDP = f"{_BF16_UNDER_FSDP}, and skips fewer of the first steps, whose scaled gradients overflow in float16"
 _LIGER = {
     "use_liger_kernel": True,
     "liger_kernel_config.fused_linear_cross_entropy": True,
@@ -91,7 +93,7 @@ HF = Target(
         exported("device", {"use_cpu": True}, device="cpu"),
         exported("device", {"use_cpu": False}),
         approximated("precision", {"bf16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="bf16"),
-        approximated("precision", {"fp16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
+        approximated("precision", {"fp16": True}, _FP16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
         exported("precision", {"bf16": True}, dtype="bf16"),
         exported("precision", {"fp16": True}, dtype="fp16"),
         exported("precision", {"tf32": True}, dtype="tf32"),
@@ -122,6 +124,7 @@ HF = Target(
             "ddp_static_graph",
             "there is no key for gradients that are views into the buffers that are sent: a copy of all gradients more",
         ),
+        adapter("fsdp", NOT_ON_CPUS, device="cpu"),
         exported("fsdp", _FSDP, mixed_precision="none"),
         approximated("fsdp", {**_FSDP, "bf16": True}, _BF16_UNDER_FSDP, mixed_precision="bf16"),
         refused("tensor_parallel", _NO_MESH),

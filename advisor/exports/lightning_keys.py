@@ -54,6 +54,7 @@ LIGHTNING = Target(
             "DeepSpeed's, which holds a float32 copy of each device's part of the parameters",
         ),
         adapter("fsdp", "ModelParallelStrategy leaves it to your configure_model to call fully_shard"),
+        adapter("gradient_compression", "Lightning registers communication hooks on GPUs alone", device="cpu"),
         *(
             exported(
                 "gradient_compression",

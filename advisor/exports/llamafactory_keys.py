@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.exports.accelerate_keys import NOT_ON_CPUS
 from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 from advisor.exports.static_graph import ddp_rules
 
@@ -10,6 +11,7 @@ __all__ = ["LLAMAFACTORY"]
 _BF16_UNDER_FSDP = (
     "with FSDP, accelerate also gathers parameters and averages gradients in that format; momadvise averages in float32"
 )
+_FP16_UNDER_FSDP = f"{_BF16_UNDER_FSDP}, and skips fewer of the first steps, whose scaled gradients overflow in float16"
 _OTHER_LAYERS = (
     "LLaMA-Factory holds the frozen weights in 16 bits beside bf16 or fp16, and adds adapters to every linear layer "
     "but the output layer, momadvise only to those larger than their adapters"
@@ -57,7 +59,7 @@ LLAMAFACTORY = Target(
         ),
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
         approximated("precision", {"bf16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="bf16"),
-        approximated("precision", {"fp16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
+        approximated("precision", {"fp16": True}, _FP16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
         exported("precision", {"bf16": True}, dtype="bf16"),
         exported("precision", {"fp16": True}, dtype="fp16"),
         exported("precision", {"tf32": True}, dtype="tf32"),
@@ -121,6 +123,7 @@ LLAMAFACTORY = Target(
             "there is no key for gradients that are views into the buffers that are sent: a copy of all gradients more",
         ),
         adapter("zero_1", "LLaMA-Factory takes it from a DeepSpeed configuration: export to deepspeed"),
+        adapter("fsdp", NOT_ON_CPUS, device="cpu"),
         exported("fsdp", _FSDP, mixed_precision="none"),
         approximated("fsdp", {**_FSDP, "bf16": True}, _BF16_UNDER_FSDP, mixed_precision="bf16"),
         refused("tensor_parallel", "LLaMA-Factory divides models only through Megatron"),

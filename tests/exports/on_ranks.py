@@ -36,12 +36,16 @@ def in_every_trainer() -> dict[str, tuple[State, State]]:
         "lightning": _by_lightning,
         "deepspeed": _by_deepspeed,
     }
-    found = {}
+    found: dict[str, tuple[State, State]] = {}
+    ours: dict[str, State] = {}
     for name, case in ON_RANKS.items():
         export = export_policy(case.file, get_target(case.trainer), max_grad_norm=1.0)
         model = trained[case.trainer](new_configuration(export), case.file.policy.micro_batch)
         theirs = {parameter: tensor.detach().clone() for parameter, tensor in model.named_parameters()}
-        found[name] = (theirs, _by_the_wrapper(case.file))
+        beside = str(case.wrappers.policy)
+        if beside not in ours:
+            ours[beside] = _by_the_wrapper(case.wrappers)
+        found[name] = (theirs, ours[beside])
     return found
 
 

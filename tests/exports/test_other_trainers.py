@@ -28,6 +28,7 @@ from tests.exports.two_steps import (
     assert_alike,
     assert_trained_as_said,
     by_the_wrapper,
+    launched,
     loaded,
     module,
     quiet_trainer,
@@ -180,15 +181,9 @@ def test_accelerates_loop_reaches_the_wrappers_parameters(
 ) -> None:
     """In a script with ``Accelerator()``, as `accelerate launch --config_file` starts it."""
     from accelerate import Accelerator
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
-    (tmp_path / "a.yaml").write_text(export("accelerate", *cell.settings))
-    arguments = launch_command_parser().parse_args(["--config_file", str(tmp_path / "a.yaml"), "--cpu", "train.py"])
-    _, variables = prepare_simple_launcher_cmd_env(_validate_launch_command(arguments)[0])
-    for name, value in variables.items():
-        if name.startswith("ACCELERATE_"):
-            monkeypatch.setenv(name, value)
+    for name, value in launched(export("accelerate", *cell.settings), tmp_path, "--cpu").items():
+        monkeypatch.setenv(name, value)
     accelerator = Accelerator()
     model = tiny()
     optimizer = adamw(model.parameters())

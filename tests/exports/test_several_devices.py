@@ -11,14 +11,11 @@ from advisor.exports.trainers import get_target
 from tests.distributed.ranks import Launcher
 from tests.exports import on_ranks
 from tests.exports.cells import ON_RANKS
-from tests.exports.two_steps import assert_moved_alike
+from tests.exports.two_steps import assert_differ, assert_moved_alike
 
 pytestmark = pytest.mark.slow
 
 Found = dict[str, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
-
-SENT_SHORT = 1e-2
-"""Each rank rounds its gradients to eleven bits before they are added."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +30,12 @@ def found(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Found
 @pytest.mark.parametrize("case", ON_RANKS)
 def test_two_ranks_of_the_trainer_reach_the_parameters_of_two_of_the_wrapper(case: str, found: Found) -> None:
     theirs, ours = found[case]
-    assert_moved_alike(theirs, ours, SENT_SHORT if "sent" in case else 1e-4)
+    assert_moved_alike(theirs, ours, ON_RANKS[case].tolerance)
+
+
+def test_what_deepspeed_sends_in_fewer_bits_is_rounded(found: Found) -> None:
+    names = ("deepspeed", "deepspeed, sent in fp16", "deepspeed, sent in bf16")
+    assert_differ([found[name][0] for name in names])
 
 
 @pytest.mark.parametrize("name", ON_RANKS)

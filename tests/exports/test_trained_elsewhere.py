@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting
-from tests.exports.arguments import ELSEWHERE, STEPS_OF_ITS_OWN
-from tests.exports.cells import TRAINED, Cell
+from tests.exports.arguments import ELSEWHERE, STEPS_OF_ITS_OWN, variables_of
+from tests.exports.cells import TRAINED, UNDER_VARIABLES_ELSEWHERE, VARIABLES, Cell
 from tests.exports.policies import file_of
 from tests.exports.two_steps import (
     EPSILON,
@@ -26,6 +31,7 @@ from tests.exports.two_steps import (
     deepspeed_engine,
     loaded,
     samples,
+    the_wrappers,
     tiny,
 )
 
@@ -69,6 +75,14 @@ def words(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
+@pytest.fixture
+def without_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLaMA-Factory imports torchaudio, whose wheels are for CUDA builds of torch alone."""
+    sound = ModuleType("torchaudio")
+    sound.__spec__ = ModuleSpec("torchaudio", None)
+    monkeypatch.setitem(sys.modules, "torchaudio", sound)
+
+
 def by_llamafactory(folder: Path, *settings: MethodSetting, norm: float | None = None) -> Any:
     """LLaMA-Factory's own trainer after two steps."""
     parser = pytest.importorskip("llamafactory.hparams.parser")
@@ -99,6 +113,7 @@ def by_llamafactory(folder: Path, *settings: MethodSetting, norm: float | None =
 
 
 @pytest.mark.parametrize("cell", TRAINED["llamafactory"], ids=str)
+@pytest.mark.usefixtures("without_sound")
 def test_llamafactory_reaches_the_wrappers_parameters(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,10 +121,8 @@ def test_llamafactory_reaches_the_wrappers_parameters(
     assert_trained_as_said(by_llamafactory(tmp_path, *cell.settings, norm=cell.norm).model, cell)
 
 
-@pytest.mark.parametrize("cell", TRAINED["axolotl"], ids=str)
-@pytest.mark.filterwarnings("ignore")
-def test_axolotl_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of samples with equally many targets: it averages the losses of micro-batches."""
+def by_axolotl(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """axolotl's own trainer after two steps, of samples with equally many targets: it averages micro-batches."""
     for name in ("DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK"):
         monkeypatch.setenv(name, "1")
     training = pytest.importorskip("axolotl.train")
@@ -148,4 +161,29 @@ def test_axolotl_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path, mon
     data = TrainDatasetMeta(train_dataset=datasets.Dataset.from_list(rows), total_num_steps=STEPS)
     trainer, *_ = training.setup_model_and_trainer(load_cfg(str(tmp_path / "settings.yaml")), data)
     trainer.train()
-    assert_trained_as_said(trainer.accelerator.unwrap_model(trainer.model), cell, padded=False)
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+@pytest.mark.parametrize("cell", TRAINED["axolotl"], ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_axolotl_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = the_wrappers(cell, padded=False)  # before axolotl has replaced the model's loss for the whole process
+    assert_trained_as_said(by_axolotl(cell, tmp_path, monkeypatch), cell, beside=ours)
+
+
+@pytest.mark.parametrize("name", UNDER_VARIABLES_ELSEWHERE)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("without_sound")
+def test_it_trains_under_the_variables_of_its_export(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(name)
+    asked = dict(variables_of(export_policy(file_of(*VARIABLES), get_target(name))))
+    if any(os.environ.get(variable) != value for variable, value in asked.items()):
+        pytest.skip(f"started without {asked}: python -m tests.exports.elsewhere {name}")
+    assert torch.get_num_threads() == int(asked["OMP_NUM_THREADS"])
+    if name == "axolotl":
+        assert_trained_as_said(by_axolotl(Cell(), tmp_path, monkeypatch), Cell(), padded=False)
+    else:
+        monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")
+        assert_trained_as_said(by_llamafactory(tmp_path).model, Cell())

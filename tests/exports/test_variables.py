@@ -1,4 +1,4 @@
-"""What an export leaves to the environment: trainers in a process that began with it train as the wrapper does."""
+"""Trainers train as the wrapper does in a process that began with variables, such as those of their exports."""
 
 from __future__ import annotations
 
@@ -24,14 +24,25 @@ def test_trainers_reach_the_wrappers_parameters_under_the_variables_of_their_exp
     assert all(one == asked[0] for one in asked)
     assert len(asked[0]) == 3
     count = next(setting.parameters["count"] for setting in VARIABLES if "count" in setting.parameters)
+    found = json.loads(said_by("tests.exports.under_variables", tmp_path, asked[0]).splitlines()[-1])
+    assert found == {"trained": list(UNDER_VARIABLES), "threads": count}
+
+
+def test_the_trainer_with_ligers_kernels_reaches_the_wrappers_parameters(tmp_path: Path) -> None:
+    """As Triton's interpreter runs them on a CPU."""
+    pytest.importorskip("liger_kernel")
+    said_by("tests.exports.by_liger", tmp_path, {"TRITON_INTERPRET": "1"})
+
+
+def said_by(module: str, folder: Path, variables: dict[str, str]) -> str:
+    """What a module says that ends well in a process that begins with these variables."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.exports.under_variables", str(tmp_path)],
+        [sys.executable, "-m", module, str(folder)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, **asked[0]},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout.splitlines()[-1])
-    assert found == {"trained": list(UNDER_VARIABLES), "threads": count}
+    return run.stdout

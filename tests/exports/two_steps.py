@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 from advisor import apply_policy
 from advisor.methods.setting import MethodSetting
 from advisor.training.training import Training
-from tests.exports.cells import Cell
+from tests.exports.cells import Cell, on_a_cpu
 from tests.exports.policies import file_of
 from tests.methods.quick_compiler import quick_compiler
 
@@ -26,14 +28,17 @@ __all__ = [
     "STEPS",
     "adamw",
     "assert_alike",
+    "assert_differ",
     "assert_moved_alike",
     "assert_trained_as_said",
     "by_the_wrapper",
     "deepspeed_engine",
+    "launched",
     "loaded",
     "module",
     "quiet_trainer",
     "samples",
+    "the_wrappers",
     "tiny",
 ]
 
@@ -127,7 +132,7 @@ def module() -> Any:
     return Module()
 
 
-def quiet_trainer(text: str) -> Any:
+def quiet_trainer(text: str, accelerator: str = "cpu") -> Any:
     """Lightning's Trainer as LightningCLI builds it from what was exported, for the steps."""
     from jsonargparse import ArgumentParser
     from lightning.pytorch import Trainer
@@ -137,8 +142,24 @@ def quiet_trainer(text: str) -> Any:
     content = yaml.safe_load(text)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     quiet["use_distributed_sampler"] = False
-    content["trainer"] |= {**quiet, "accelerator": "cpu", "max_steps": STEPS}
+    content["trainer"] |= {**quiet, "accelerator": accelerator, "max_steps": STEPS}
     return parser.instantiate_classes(parser.parse_object(content)).trainer
+
+
+def launched(text: str, folder: Path, *more: str) -> dict[str, str]:
+    """The variables that `accelerate launch` sets for a script and a configuration, with ``more`` of its options."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+
+    (folder / "a.yaml").write_text(text)
+    options = ["--config_file", str(folder / "a.yaml"), *more, "train.py"]
+    arguments = _validate_launch_command(launch_command_parser().parse_args(options))[0]
+    if arguments.multi_gpu or arguments.use_fsdp:
+        arguments.main_process_port = 0
+        variables = prepare_multi_gpu_env(arguments)
+    else:
+        _, variables = prepare_simple_launcher_cmd_env(arguments)
+    return {name: value for name, value in variables.items() if name.startswith(("ACCELERATE_", "FSDP_", "FP8_"))}
 
 
 def assert_alike(theirs: torch.nn.Module, training: Training, tolerance: float) -> None:
@@ -148,12 +169,19 @@ def assert_alike(theirs: torch.nn.Module, training: Training, tolerance: float) 
     assert_moved_alike(dict(theirs.named_parameters()), ours, tolerance)
 
 
-def assert_trained_as_said(theirs: torch.nn.Module, cell: Cell, *, padded: bool = True) -> None:
+def assert_trained_as_said(
+    theirs: torch.nn.Module, cell: Cell, *, padded: bool = True, beside: Training | None = None
+) -> None:
     """The parameters are the wrapper's, or differ from them, as the cell says."""
-    training = by_the_wrapper(*cell.settings, norm=cell.norm, padded=padded)
+    training = beside or the_wrappers(cell, padded=padded)
     differing = pytest.raises(AssertionError, match="weight") if cell.differs else contextlib.nullcontext()
     with differing:
         assert_alike(theirs, training, cell.tolerance)
+
+
+def the_wrappers(cell: Cell, *, padded: bool = True) -> Training:
+    """The wrapper's training of a cell."""
+    return by_the_wrapper(*on_a_cpu(*cell.settings), norm=cell.norm, padded=padded)
 
 
 def assert_moved_alike(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Tensor], tolerance: float) -> None:
@@ -162,3 +190,10 @@ def assert_moved_alike(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Te
         moved = (ours[name].cpu() - before).norm()
         assert moved > 0
         assert (theirs[name] - ours[name].cpu()).norm() <= tolerance * moved, name
+
+
+def assert_differ(trained: Sequence[dict[str, torch.Tensor]]) -> None:
+    """No two have moved to the same place."""
+    for one, other in itertools.combinations(trained, 2):
+        with pytest.raises(AssertionError, match="weight"):
+            assert_moved_alike(one, other, 1e-4)

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
-from advisor.exports.hf_keys import HF
-from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
-from tests.exports.cells import FSDP, ON_A_GPU, Cell
+from advisor.exports.trainers import get_target
+from tests.distributed.ranks import ROOT
+from tests.exports import on_gpus
+from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of, variables_of
+from tests.exports.cells import FSDP, ON_A_GPU, ON_GPUS, ON_GPUS_UNDER, ON_HARDWARE, Cell
 from tests.exports.policies import file_of
-from tests.exports.two_steps import assert_alike, by_the_wrapper, samples, tiny
+from tests.exports.two_steps import (
+    adamw,
+    assert_alike,
+    assert_differ,
+    assert_moved_alike,
+    by_the_wrapper,
+    launched,
+    loaded,
+    module,
+    quiet_trainer,
+    samples,
+    tiny,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture
 def accelerate_forgets() -> Iterator[None]:
-    """Accelerators share a state, which the next test is not to find."""
+    """Accelerators share a state, and arguments set variables, which the next test is not to find."""
+    before = dict(os.environ)
     yield
+    os.environ.clear()
+    os.environ.update(before)
+    for backend in (torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn):
+        backend.fp32_precision = "none"
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -31,19 +56,26 @@ def accelerate_forgets() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("cell", ON_A_GPU, ids=str)
-@pytest.mark.usefixtures("values", "accelerate_forgets")
-def test_the_trainer_reaches_the_wrappers_parameters(
-    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torchrun the Trainer would use all visible GPUs."""
+    single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in single.items():
+        monkeypatch.setenv(name, value)
+
+
+def text_of(trainer: str, cell: Cell) -> str:
+    return new_configuration(
+        export_policy(file_of(*cell.settings, micro_batch=2), get_target(trainer), max_grad_norm=1.0)
+    )
+
+
+@pytest.mark.parametrize("cell", ON_A_GPU["hf"], ids=str)
+@pytest.mark.usefixtures("values", "accelerate_forgets", "alone")
+def test_the_trainer_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path) -> None:
     from transformers import Trainer
 
-    # Without torchrun the Trainer would use all visible GPUs.
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    for name, value in alone.items():
-        monkeypatch.setenv(name, value)
-    text = new_configuration(export_policy(file_of(*cell.settings, micro_batch=2), HF, max_grad_norm=1.0))
-    arguments = arguments_of(text, tmp_path, **STEPS_OF_ITS_OWN, use_cpu=False)
+    arguments = arguments_of(text_of("hf", cell), tmp_path, **STEPS_OF_ITS_OWN, use_cpu=False)
     trainer = Trainer(tiny(), arguments, train_dataset=samples())  # type: ignore[arg-type]
     trainer.train()
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -54,3 +86,117 @@ def test_the_trainer_reaches_the_wrappers_parameters(
     kept = tuple(setting for setting in cell.settings if setting != FSDP)
     assert_alike(whole, by_the_wrapper(*kept, norm=1.0, device="cuda"), cell.tolerance)
     assert isinstance(next(model.parameters()), torch.distributed.tensor.DTensor) is (FSDP in cell.settings)
+
+
+@pytest.mark.parametrize("cell", ON_A_GPU["accelerate"], ids=str)
+@pytest.mark.usefixtures("values", "accelerate_forgets", "alone")
+def test_accelerates_loop_reaches_the_wrappers_parameters(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from accelerate import Accelerator
+
+    for name, value in launched(text_of("accelerate", cell), tmp_path).items():
+        monkeypatch.setenv(name, value)
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    built = tiny()
+    data = loaded(samples(padded=False))
+    model, optimizer, data = accelerator.prepare(built, adamw(built.parameters()), data)
+    for batch in data:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    ours = by_the_wrapper(*cell.settings, norm=1.0, padded=False, device="cuda")
+    assert_alike(accelerator.unwrap_model(model).cpu(), ours, cell.tolerance)
+
+
+@pytest.mark.parametrize("cell", ON_A_GPU["lightning"], ids=str)
+@pytest.mark.usefixtures("values", "alone")
+def test_lightnings_trainer_reaches_the_wrappers_parameters(cell: Cell) -> None:
+    trainer, trained = quiet_trainer(text_of("lightning", cell), "cuda"), module()
+    trainer.fit(trained, loaded(samples(padded=False)))
+    ours = by_the_wrapper(*cell.settings, norm=1.0, padded=False, device="cuda")
+    assert_alike(trained.model.cpu(), ours, cell.tolerance)
+
+
+@pytest.mark.parametrize("cell", ON_HARDWARE["hf"], ids=str)
+@pytest.mark.usefixtures("hardware", "accelerate_forgets", "alone")
+def test_the_trainer_with_ligers_kernels_reaches_the_wrappers_parameters(cell: Cell, tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    pytest.importorskip("liger_kernel")
+    arguments = arguments_of(text_of("hf", cell), tmp_path, **STEPS_OF_ITS_OWN, use_cpu=False)
+    trainer = Trainer(tiny(), arguments, train_dataset=samples())  # type: ignore[arg-type]
+    trainer.train()
+    ours = by_the_wrapper(*cell.settings, norm=1.0, device="cuda")
+    assert_alike(trainer.accelerator.unwrap_model(trainer.model).cpu(), ours, cell.tolerance)
+
+
+@pytest.mark.parametrize("cell", ON_HARDWARE["deepspeed"], ids=str)
+@pytest.mark.usefixtures("hardware", "alone")
+def test_deepspeed_reaches_the_wrappers_parameters(cell: Cell) -> None:
+    deepspeed = pytest.importorskip("deepspeed")
+    model = tiny()
+    content = json.loads(text_of("deepspeed", cell))
+    engine, *_ = deepspeed.initialize(model=model, config=content, optimizer=adamw(model.parameters()))
+    for batch in loaded(samples(padded=False)):
+        engine.backward(engine(**{name: part.cuda() for name, part in batch.items()}).loss)
+        engine.step()
+    ours = by_the_wrapper(*cell.settings, norm=1.0, padded=False, device="cuda")
+    assert_alike(engine.module.cpu(), ours, cell.tolerance)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("cell", ON_HARDWARE["lightning"], ids=str)
+@pytest.mark.usefixtures("hardware", "alone")
+def test_lightning_with_deepspeed_reaches_the_parameters_of_plain_training(cell: Cell) -> None:
+    """On one device, which holds all of the optimizer's state."""
+    pytest.importorskip("deepspeed")
+    content = yaml.safe_load(text_of("lightning", cell))
+    content["trainer"]["devices"] = 1
+    trainer, trained = quiet_trainer(yaml.safe_dump(content), "cuda"), module()
+    trainer.fit(trained, loaded(samples(padded=False)))
+    assert_alike(trained.model.cpu(), by_the_wrapper(norm=1.0, padded=False, device="cuda"), cell.tolerance)
+
+
+Found = dict[str, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder = tmp_path_factory.mktemp("two")
+    """In processes that begin with the variables of exports, which these assert that the allocator has read."""
+    command = [sys.executable, "-m", on_gpus.__name__, str(folder)]
+    exports = [export_policy(file_of(*ON_GPUS_UNDER), get_target(case.trainer)) for case in ON_GPUS.values()]
+    (variables,) = {tuple(variables_of(export)) for export in exports}
+    ranks = []
+    for rank in ("0", "1"):
+        number = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        own = {**os.environ, **number, **dict(variables)}
+        ranks.append(subprocess.Popen(command, env=own, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+    said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
+    for case in ON_GPUS:
+        torch.testing.assert_close(first[case][0], second[case][0], rtol=0, atol=0)
+    result: Found = first
+    return result
+
+
+@pytest.mark.parametrize("case", ON_GPUS)
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")
+@pytest.mark.usefixtures("values")
+def test_two_ranks_of_the_trainer_reach_the_parameters_of_two_of_the_wrapper(case: str, found: Found) -> None:
+    theirs, ours = found[case]
+    differing = pytest.raises(AssertionError, match="weight") if ON_GPUS[case].differs else contextlib.nullcontext()
+    with differing:
+        assert_moved_alike(theirs, ours, ON_GPUS[case].tolerance)
+
+
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")
+@pytest.mark.usefixtures("values")
+def test_what_lightning_sends_in_fewer_bits_is_rounded(found: Found) -> None:
+    names = ("accelerate, ddp", "lightning, sent in fp16", "lightning, sent in bf16")
+    assert_differ([found[name][0] for name in names])
