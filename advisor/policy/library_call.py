@@ -10,7 +10,7 @@ from pathlib import Path
 
 from advisor.text.paths import as_seen_from_here
 
-__all__ = ["check_lines", "keywords_of", "tune_lines"]
+__all__ = ["can_be_said", "check_lines", "keywords_of", "tune_lines"]
 
 _WIDTH = 100
 
@@ -36,6 +36,12 @@ def check_lines(
     return _program(
         functions, paths, (), ("check = advisor.check(", f"    {policy!r},"), again, ")\nprint(check.words)"
     )
+
+
+def can_be_said(functions: Mapping[str, str]) -> bool:
+    """Whether a line of Python can name them: their names are those of Python, and where they are is plain text."""
+    names = [part for where in functions.values() for part in where.rpartition(":")[2].split(".")]
+    return all(one.isidentifier() for one in names) and all(where.isprintable() for where in functions.values())
 
 
 def keywords_of(flags: Mapping[str, str]) -> dict[str, object]:

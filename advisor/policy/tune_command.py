@@ -93,7 +93,7 @@ def asked_again(asked: Asked, names: Collection[str] = ALL) -> dict[str, str]:
 def _typed(name: str, value: str | int | float) -> str:
     if name == "memory_limit_bytes":
         return _exactly(value)
-    return f"{value:g}x" if name == "min_share_of_baseline" else str(value)
+    return f"{value}x" if name == "min_share_of_baseline" else str(value)
 
 
 def _exactly(count: str | int | float) -> str:

@@ -173,7 +173,7 @@ def not_measured_part(answer: Recommendation, *, verbose: bool) -> RenderableTyp
     reasons: dict[str, list[str]] = {}
     for one in sorted(answer.not_measured, key=_best_expected_first):
         reasons.setdefault(one.outcome.value, []).append(one.reason)
-    return _in_short("Not measured", reasons)
+    return _in_short("Not measured at length", reasons)
 
 
 def refused_part(answer: Recommendation, *, verbose: bool) -> RenderableType | None:

@@ -10,7 +10,7 @@ import msgspec
 from advisor.decide.candidate import Candidate
 from advisor.goal import Goal
 from advisor.policy.file import Evidence, PolicyFile, policy_document
-from advisor.policy.library_call import check_lines, keywords_of, tune_lines
+from advisor.policy.library_call import can_be_said, check_lines, keywords_of, tune_lines
 from advisor.policy.tune_command import OF_ONE_POLICY, asked_again, picked_again, piped, tune_command, verify_command
 from advisor.report.page.finished import FinishedStudy
 from advisor.text.paths import as_seen_from_here
@@ -36,7 +36,8 @@ class Commands:
         self._asked = {**study.asked, "device": study.options.get("--device")}
         given = (trial.spec.workload for trial in study.trials)
         found = next((one for one in given if one.kind is WorkloadKind.FUNCTIONS), None)
-        self._functions = None if study.model else found
+        said = found is not None and can_be_said(found.functions)
+        self._functions = found if said and not study.model else None
 
     @property
     def of_functions(self) -> bool:
@@ -140,9 +141,9 @@ def _prices(goal: Goal) -> dict[str, str]:
     """Flag -> value of the prices that were given."""
     found = {}
     if goal.price is not None and goal.price.source == "--price":
-        found["--price"] = f"{goal.price.usd_per_hour:g}"
+        found["--price"] = str(goal.price.usd_per_hour)
     if goal.usd_per_kilowatt_hour is not None:
-        found["--kwh-price"] = f"{goal.usd_per_kilowatt_hour:g}"
+        found["--kwh-price"] = str(goal.usd_per_kilowatt_hour)
     return found
 
 

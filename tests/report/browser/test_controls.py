@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from advisor.text.units import format_percent
+
 from .chrome import Chrome, Keys
 from .pages import document_of, study_of, text_of
 
@@ -70,6 +72,16 @@ def test_a_policy_that_can_be_measured_by_itself_has_the_command_for_it(faster: 
     command = "printf %s '{schema: 1}' | momadvise verify /dev/stdin model.py"
     text = faster.js(f"return policyDetail({{notes: [], verify_command: {json.dumps(command)}}}).textContent")
     assert f"Exactly this policy, measured beside the baselineCopy{command}" in text
+
+
+def test_where_a_larger_model_was_asked_for_sizes_are_compared_with_the_baseline_and_not_throughputs(
+    chrome: Chrome, pages: Path
+) -> None:
+    chrome.open(pages / "bigger.html")
+    study = study_of("bigger")
+    own = next(one for one in study["policies"] if one["id"] == study["answer"]["baseline"])["parameter_count"]
+    largest = max(one["parameter_count"] for one in study["policies"]) / own - 1
+    assert f"+{format_percent(largest)}" in chrome.column("Size vs baseline")
 
 
 def test_a_policy_of_functions_has_a_program_for_it_that_keeps_its_lines(faster: Chrome) -> None:

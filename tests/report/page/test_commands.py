@@ -196,6 +196,14 @@ def test_functions_have_programs_that_measure_exactly_each_policy(
                 assert passed["methods"].split(",") == [method.split()[0] for method in one.methods]
 
 
+def test_functions_whose_names_are_no_python_have_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, hostile in enumerate(("train:build\nimport os", "train:build()", "/a\x1b[2J.py:build")):
+        named = msgspec.structs.replace(FUNCTIONS, functions={**FUNCTIONS.functions, "build_model": hostile})
+        monkeypatch.setattr("tests.report.page.test_commands.FUNCTIONS", named)
+        part = of_functions(tmp_path / str(number), recommendation(), goal())
+        assert {one.verify_call for one in part.policies} == {()}
+
+
 def test_functions_have_programs_that_ask_for_the_study_and_check_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

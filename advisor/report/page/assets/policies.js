@@ -32,7 +32,10 @@ function policyTable(study) {
 /** Columns: what to show, and the value to sort by. Those that no policy has a value for are left out. */
 function policyColumns(study) {
   const baseline = study.baseline?.rate;
-  const gain = (one) => (one.measured && baseline ? one.rate / baseline - 1 : null);
+  // Throughputs of models of different sizes do not compare.
+  const own = study.goal === "bigger" ? study.baseline?.parameter_count : null;
+  const faster = (one) => (one.measured && baseline ? one.rate / baseline - 1 : null);
+  const gain = (one) => (own ? (one.parameter_count ? one.parameter_count / own - 1 : null) : faster(one));
   const marked = (one) => `${one.source === "measured" ? "" : "~"}${significant(one.rate)}`;
   const all = [
     {label: "#", value: (one) => one.rank, number: true, always: true},
@@ -41,7 +44,7 @@ function policyColumns(study) {
     {label: "Devices", value: (one) => one.deviceCount, number: true, only: study.policies.some((one) => one.deviceCount > 1)},
     {label: "Samples/s", value: (one) => one.rate, show: marked, number: true, down: true},
     {label: "±", value: (one) => (one.low == null ? null : (one.high - one.low) / one.rate), show: (one) => spread(one.rate, one.low, one.high), number: true},
-    {label: "vs baseline", value: gain, show: (one) => signed(gain(one)), number: true, down: true},
+    {label: own ? "Size vs baseline" : "vs baseline", value: gain, show: (one) => signed(gain(one)), number: true, down: true},
     {label: "Peak", value: (one) => one.peak, show: (one) => `${one.peakSource === "measured" ? "" : "~"}${bytes(one.peak)}`, number: true},
     {label: `Cost of ${ITERATIONS}`, value: (one) => one.cost, show: (one) => usd(one.cost * ITERATIONS), number: true},
     {label: "Parameters", value: (one) => one.parameter_count, show: (one) => parameters(one.parameter_count), number: true, down: true, only: study.goal === "bigger"},
