@@ -280,19 +280,17 @@ BY_TORCHTITAN = (
     Cell((_ddp(views=True),), norm=0.1, tolerance=1e-3),
     Cell((FSDP,), norm=0.1, tolerance=1e-3),
     Cell((use("tensor_parallel", sequence=True, vocabulary=True),), norm=0.1, tolerance=5e-3),
-    Cell((use("pipeline", schedule="1f1b"),), norm=0.1, tolerance=1e-3),
+    *(Cell((use("pipeline", schedule=schedule),), norm=0.1, tolerance=1e-3) for schedule in ("1f1b", "interleaved")),
 )
 """What torchtitan trains on one GPU or two, or on software ones."""
 
 NOT_SEEN_BY_TORCHTITAN = (
-    *(
-        Cell((use("pipeline", schedule=schedule),), norm=0.1, tolerance=5e-3)
-        for schedule in ("gpipe", "interleaved", "zero_bubble")
-    ),
+    *(Cell((use("pipeline", schedule=schedule),), norm=0.1, tolerance=5e-3) for schedule in ("gpipe", "zero_bubble")),
     *(Cell((setting,), norm=0.1, tolerance=3e-2) for setting in settings_of(get_method("fsdp")) if setting != FSDP),
     Cell((use("compile", scope="blocks"),), tolerance=1e-3),
 )
-"""What tests of torchtitan train, too, but were not yet seen to: the page does not say it."""
+"""What tests of torchtitan train, too, but were not yet seen to: the page does not say it. With ``zero_bubble`` a
+parameter did not move on the software devices, for a reason that is not known yet."""
 
 ON_GPUS = {
     **dict(_sharded_by("hf")),

@@ -59,6 +59,9 @@ def _install(trainer: str, python: Path) -> None:
         pins = [pin for pin in pins if not pin.startswith("torch==")]
     wanted = [f"{target.library}=={target.version}", *BESIDE[trainer], *OURS.split(), *pins]
     subprocess.run([python, "-m", "pip", "install", "-q", *wanted], cwd=ROOT, check=True)
+    if trainer == "llamafactory":
+        # transformers imports it wherever it is, and it fails beside a torch that was built otherwise.
+        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio"], check=True)
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         number = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         own = {**os.environ, **number, **dict(variables)}
         ranks.append(subprocess.Popen(command, env=own, cwd=ROOT, stderr=subprocess.PIPE, text=True))
-    said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    said = [rank.communicate(timeout=600)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
     for case in ON_GPUS:
