@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from advisor.errors import OutputFolderError
 from advisor.hardware.hardware import Hardware
 from advisor.policy.fingerprints import Asked, Fingerprints, hardware_facts
 from advisor.session.request import TuneRequest
+from advisor.text.printable import shown
 from advisor.text.records import DamagedError, decode_record, encode_record
 from advisor.trial.folder import StudyFolder, write_atomically
 from advisor.workload.difference import Difference, Weight
@@ -34,8 +36,12 @@ __all__ = [
 _SCHEMA = 2
 """Before, a model was known by the text of its file alone."""
 
+_VERSION = re.compile(r"\d+\.\d+\.\d")
+
 _LONGEST_NAME = 200
 """Most bytes of a workload's name in a folder's name: file systems allow 255 in all."""
+
+_LONGEST_REASON = 600
 
 
 class AnotherStudyError(OutputFolderError):
@@ -184,6 +190,8 @@ def _recognized(folder: StudyFolder, marker: StudyMarker) -> StudyMarker:
     content = folder.marker.read_bytes()
     try:
         stored = decode_record(content, StudyMarker)
+        if not (stored.hardware.keys() >= {"kind", "name"} and _VERSION.match(stored.versions.get("torch", ""))):
+            raise DamagedError("it does not say what measured it")
     except DamagedError:
         raise OutputFolderError(
             f"--output must be a folder of this version of momadvise, but {folder.marker} cannot be understood. "
@@ -199,7 +207,8 @@ def _recognized(folder: StudyFolder, marker: StudyMarker) -> StudyMarker:
     if stale:
         raise AnotherStudyError(
             f"--output must be a new folder or this study's own, but {folder.path} belongs to another study: "
-            f"{', '.join(stale)}. Name another folder, or leave --output out; nothing in this one was changed."
+            f"{shown(', '.join(stale), _LONGEST_REASON)}. Name another folder, or leave --output out; "
+            "nothing in this one was changed."
         )
     if not os.access(folder.path, os.W_OK):
         raise OutputFolderError(f"--output must be a folder that can be written, but {folder.path} cannot.")

@@ -164,8 +164,22 @@ def test_a_damaged_marker_is_this_studys_or_explained(tmp_path: Path, data: byte
     with valid_or_explained(OutputFolderError):
         found = check_folder(folder.path, MARKER)
         assert found is not None
-        assert found.fingerprint == MARKER.fingerprint
+        assert found.workload["fingerprint"] == MARKER.workload["fingerprint"]
+        assert [found.hardware[name] for name in ("kind", "name")] == [
+            MARKER.hardware[name] for name in ("kind", "name")
+        ]
+        assert found.asked == MARKER.asked
     folder.marker.write_bytes(encode_record(MARKER))
+
+
+@pytest.mark.parametrize("key", [b'"kind"', b'"name":"a GPU"', b'"torch"'])
+def test_a_marker_that_does_not_say_what_measured_it_is_explained(tmp_path: Path, key: bytes) -> None:
+    """What older studies did not state yet is not compared, but these they did."""
+    folder, _ = open_study(tmp_path / "study", MARKER)
+    content = encode_record(MARKER)
+    assert key in content
+    folder.marker.write_bytes(content.replace(key, key.replace(b'"', b'"0', 1)))
+    assert "study.json" in explained(lambda: check_folder(folder.path, MARKER), OutputFolderError)
 
 
 def test_a_marker_that_is_not_utf8_is_explained(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_where_every_wrapper_fails_no_file_is_left_of_the_last(tmp_path: Path) -
 
 def test_wrappers_that_fail_are_told_apart_by_their_devices(tmp_path: Path) -> None:
     pairs = [on(count, measured(100 + count, DDP)) for count in (2, 3, 4)]
-    with pytest.raises(NothingMeasuredError, match=r"ddp\(.*\) on 2 devices: its wrapper"):
+    with pytest.raises(NothingMeasuredError, match=r"ddp[^(]* on 2 devices: its wrapper"):
         conclude(tmp_path, pairs, FakeTrials({DDP.label: Outcome.CRASHED}))
 
 

@@ -124,7 +124,7 @@ class WrapperRuns:
     def _in_more_processes(self, speedups: list[Speedup], recommendation: Recommendation, **asked: Any) -> None:
         """Add what further pairs of fresh processes show, while the promise is vague and there is time."""
         winner = recommendation.winner
-        label = Combination.of(winner.policy).label
+        label = combination_words(Combination.of(winner.policy))
         while len(speedups) < _MOST_PAIRS and self.context.budget.may_confirm_another:
             found, promise = self._promise(speedups, recommendation)
             if found is None or promise is None or is_certain(found, promise):
