@@ -222,4 +222,4 @@ def _command(source: WorkloadSource, file: PolicyFile) -> tuple[str, ...]:
     """The command that tunes again, with what was asked for then."""
     asked = {} if file.fingerprints is None else file.fingerprints.asked
     goal = asked.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
-    return tune_command(source.typed, str(goal), asked)
+    return tune_command(source.typed_here, str(goal), asked)

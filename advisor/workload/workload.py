@@ -75,6 +75,13 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return os.path.dirname(self.location) if os.path.isabs(self.location) else ""
 
     @property
+    def typed_here(self) -> str:
+        """What finds it from the current folder, on this machine: a path to one that is elsewhere is whole."""
+        typed = self.typed
+        elsewhere = os.path.isabs(self.location) and typed == Path(self.location).name
+        return self.location if elsewhere and not Path(typed).exists() else typed
+
+    @property
     def typed(self) -> str:
         """What a user in the current folder types for it; empty for functions."""
         if self.kind is WorkloadKind.HUGGING_FACE and not os.path.isabs(self.location):

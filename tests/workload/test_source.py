@@ -39,6 +39,17 @@ def test_a_file_with_both_functions_is_found_without_running_it(tmp_path: Path) 
     assert source.import_paths == ()
 
 
+def test_a_file_is_named_as_from_the_current_folder_and_one_elsewhere_by_its_whole_path_only_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy file that is shared names no folder of this machine; a command that is printed here must find it."""
+    source = resolve_source(write(tmp_path / "models" / "train.py", GOOD))
+    monkeypatch.chdir(tmp_path)
+    assert (source.typed, source.typed_here) == ("models/train.py", "models/train.py")
+    monkeypatch.chdir(write(tmp_path / "elsewhere" / "other.py", GOOD).parent)
+    assert (source.typed, source.typed_here) == ("train.py", str(tmp_path / "models" / "train.py"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
