@@ -104,7 +104,14 @@ class TimeBudget:
         at most half of the limit: without measurements there is nothing to confirm. After few trials nothing is
         reserved for second measurements: on a slow device another policy is worth more.
         """
-        repetitions = _KEPT_REPETITIONS if len(self.durations.trial_seconds) >= _FEWEST_POLICIES else 0
+        return self._may_start(_KEPT_REPETITIONS if len(self.durations.trial_seconds) >= _FEWEST_POLICIES else 0)
+
+    @property
+    def may_start_unrivalled(self) -> bool:
+        """The same while nothing has beaten the baseline: then nothing will be measured again."""
+        return self._may_start(0)
+
+    def _may_start(self, repetitions: int) -> bool:
         end = self.expected_comparison_seconds + repetitions * self.durations.timing_seconds + self.confirmation_seconds
         return self._fits(self.expected_trial_seconds, end)
 

@@ -119,7 +119,9 @@ class SearchLoop:
                 limit = format_count(self._trial_budget, "trial")
                 return f"the limit of {limit} was reached{self._stopping.what_more()}"
             # Try the first policy however little time there is: no answer at all helps nobody.
-            room = self._budget.may_start_trial
+            best, baseline = self.best(), self._ledger.baseline
+            unrivalled = best is not None and baseline is not None and best.policy == baseline.policy
+            room = self._budget.may_start_unrivalled if unrivalled else self._budget.may_start_trial
             if self._comparing is not None:
                 room = self._budget.may_compare_another(max(1, leaders - len(self._led)))
             if self._ledger.candidates and not room:

@@ -45,6 +45,7 @@ def test_no_time_is_kept_to_measure_plain_training_twice_before_a_method_was_tri
     clock.now += 50.0
     budget.durations.trial_seconds.append(25.0)
     assert not budget.may_start_trial, "now the best and the baseline deserve a second look"
+    assert budget.may_start_unrivalled, "if the baseline itself leads, there is nothing to measure twice"
     assert budget.may_repeat
 
 

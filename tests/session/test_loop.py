@@ -352,6 +352,23 @@ def test_a_set_up_does_not_take_the_time_that_was_kept_for_a_leader(left: float,
     assert told == [timed_after]
 
 
+@pytest.mark.parametrize(("first", "tried"), [(90, 2), (150, 1)], ids=["the baseline leads", "a method leads"])
+def test_no_time_is_kept_to_measure_leaders_again_while_nothing_beats_the_baseline(first: float, tried: int) -> None:
+    """Seen: two methods were tried in 3m30s, half of which went unused because the baseline had won."""
+    found = [measured(first, CHECKPOINT), measured(80, use("compile"))]
+    search = Search(found, FakeGuard(), earlier=[measured(100, role=Role.BASELINE)])
+    clock = Clock()
+    budget = search.loop._budget = TimeBudget(200.0, clock=clock)
+    budget.durations.trial_seconds += [10.0, 10.0, 10.0]
+    budget.durations.build_seconds, budget.durations.timing_seconds = 5.0, 30.0
+    budget.durations.comparison_seconds = 3.0
+    clock.now += 120.0
+    assert budget.may_start_unrivalled
+    assert not budget.may_start_trial
+    search.loop.run()
+    assert len(search.proposer.told) == tried
+
+
 def test_a_set_up_that_took_too_long_is_waited_for_once() -> None:
     compiled = msgspec.structs.replace(
         compared(300, use("compile")),
