@@ -186,17 +186,19 @@ def _unusable(path: Path, error: OSError) -> OutputFolderError:
     )
 
 
+def _not_understood(folder: StudyFolder) -> OutputFolderError:
+    return OutputFolderError(
+        f"--output must be a folder of this version of momadvise, but {folder.marker} cannot be understood. "
+        "Name another folder; nothing in this one was changed."
+    )
+
+
 def _recognized(folder: StudyFolder, marker: StudyMarker) -> StudyMarker:
     content = folder.marker.read_bytes()
     try:
         stored = decode_record(content, StudyMarker)
-        if not (stored.hardware.keys() >= {"kind", "name"} and _VERSION.match(stored.versions.get("torch", ""))):
-            raise DamagedError("it does not say what measured it")
     except DamagedError:
-        raise OutputFolderError(
-            f"--output must be a folder of this version of momadvise, but {folder.marker} cannot be understood. "
-            "Name another folder; nothing in this one was changed."
-        ) from None
+        raise _not_understood(folder) from None
     if stored.schema != marker.schema:
         raise AnotherStudyError(
             f"--output must be a new folder or this study's own, but {folder.path} belongs to another study: an older "
@@ -210,6 +212,9 @@ def _recognized(folder: StudyFolder, marker: StudyMarker) -> StudyMarker:
             f"{shown(', '.join(stale), _LONGEST_REASON)}. Name another folder, or leave --output out; "
             "nothing in this one was changed."
         )
+    # What older studies did not state is not compared, but these they did.
+    if not (stored.hardware.keys() >= {"kind", "name"} and _VERSION.match(stored.versions.get("torch", ""))):
+        raise _not_understood(folder)
     if not os.access(folder.path, os.W_OK):
         raise OutputFolderError(f"--output must be a folder that can be written, but {folder.path} cannot.")
     return stored

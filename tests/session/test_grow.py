@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.candidate import Candidate
+from advisor.decide.candidate import Candidate, Role
 from advisor.decide.choose import choose
 from advisor.goal import Goal
 from advisor.methods.setting import MethodSetting, use
@@ -55,10 +55,11 @@ def grown(
     model: MemoryModel | None = MODEL,
     aim: Goal | None = None,
     seconds: float = 1000.0,
+    trials_limit: int = 100,
 ) -> tuple[list[int], Candidate]:
     """The batches that were timed, and the winner afterwards."""
     trials: Any = FakeTrials(rate, model)
-    context = study(aim or goal(), seconds=seconds, ledger=InMemory(candidates))
+    context = study(aim or goal(), seconds=seconds, trials=trials_limit, ledger=InMemory(candidates))
 
     def answer() -> Any:
         return choose(context.ledger.candidates, context.goal, refused_settings={}, untried=0, stopped_because="")
@@ -106,6 +107,16 @@ def test_a_batch_below_the_largest_that_was_tried_is_not_grown() -> None:
     """It won because larger ones were slower."""
     assert grown(PLAIN, BEST, measured(120, SAVING, micro_batch=92))[0] == []
     assert grown(PLAIN, BEST, measured(120, *_other(), micro_batch=92))[0] == [96]
+
+
+def test_the_users_own_baseline_is_not_grown() -> None:
+    """It is what they have; a larger batch of it is for the search to propose."""
+    assert grown(msgspec.structs.replace(BEST, role=Role.BASELINE))[0] == []
+
+
+def test_no_trial_is_made_beyond_their_number() -> None:
+    assert grown(PLAIN, BEST, trials_limit=3)[0] == [96]
+    assert grown(PLAIN, BEST, trials_limit=2)[0] == []
 
 
 def test_a_batch_that_held_its_allocator_up_is_not_grown() -> None:

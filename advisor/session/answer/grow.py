@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.eligible import is_measured
 from advisor.goal import GoalKind
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
@@ -23,8 +24,8 @@ _MOST = 1.5
 def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommendation) -> bool:
     """Time the winner at a larger batch if that is expected to be faster; return whether it was tried.
 
-    Only for ``faster`` with a free global batch, and only beyond the largest batch of its methods that was tried: of
-    smaller ones the search has measured which is best.
+    Only for ``faster`` with a free global batch, not of the user's own baseline, within the number of trials, and only
+    beyond the largest batch of its methods that was tried: of smaller ones the search has measured which is best.
     """
     policy = _grown(context, trials, recommendation.winner)
     if policy is None or not context.budget.may_repeat:
@@ -54,6 +55,9 @@ def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommend
 def _grown(context: StudyContext, trials: Trials, winner: Candidate) -> Policy | None:
     """The winner at the larger batch; ``None`` if there is none, or none that promises anything."""
     own, goal, combination = winner.policy, context.goal, Combination.of(winner.policy)
+    ran = [one.policy for one in context.ledger.candidates if is_measured(one)]
+    if winner.role is Role.BASELINE or len(ran) >= context.request.trials:
+        return None
     model = trials.model_of(combination)
     if goal.kind is not GoalKind.FASTER or goal.global_batch is not None or model is None:
         return None
