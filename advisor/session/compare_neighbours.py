@@ -1,8 +1,9 @@
-"""Compare each new leader with the combinations that differ from it in one method, on several devices.
+"""Compare each new leader with the combinations that differ from it in one method.
 
-The effect of a method on its own says little about its effect among seven others. Two trainings that alternate in one
-group of processes share the noise, and a comparison takes a fraction of a trial's time: so the search's model learns
-how pairs of methods interact without a trial of each. On one device every proposal alternates with a leader already.
+The effect of a method on its own says little about its effect among seven others. Two trainings that alternate in the
+same processes share the noise, and a comparison takes a fraction of a trial's time: so the search's model learns how
+pairs of methods interact without a trial of each. On one device this begins once a dozen combinations were compared
+with plain training.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.decide.drift import tolerance_beside_chance
 from advisor.decide.eligible import (
     best_so_far,
     is_faithful,
@@ -17,43 +16,39 @@ from advisor.decide.eligible import (
     why_not_faithful,
     worth_checking,
 )
-from advisor.decide.guard import drift_by_chance
 from advisor.decide.leader import needs_comparison, next_leader
-from advisor.decide.noise import noise_of
 from advisor.decide.score import directions, objectives
-from advisor.goal import GoalKind
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import starts_slowly
-from advisor.search.space.space import Combination
-from advisor.search.study.sampler import Attribute, Proposal, Proposer
+from advisor.search.study.sampler import Proposal, Proposer
 from advisor.session.budget import TIMED_LEADERS
 from advisor.session.context import StudyContext
 from advisor.session.stopping import StoppingRule
+from advisor.session.teaching import Teaching
 from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.session.trials.evaluate import Evaluator
 from advisor.session.trials.guard import Guard
-from advisor.text.records import DamagedError, decode_record, encode_record
+from advisor.text.records import DamagedError, decode_record
 from advisor.text.units import format_count, format_duration
 from advisor.trial.outcome import Outcome
 
 __all__ = ["SearchLoop"]
 
 _FEWEST_COMPARED = 12
-"""The search compares at least this many combinations, at seconds each, before it calls its lead certain."""
-
-_NOISE_OF_PROFILING_RUNS = 0.1
-"""Relative standard deviation of the throughput that two profiling runs predict."""
+"""On one device this many combinations are compared, at seconds each, before any lead is certain. After that each
+proposal is timed: what is left to find is near the leader, and predictions from short steps are too rough for that."""
 
 
 class SearchLoop:
     """One search."""
 
     after_trial: Callable[[int], None] | None = None
-    """Called with the number of measured trials after each one but the last."""
+    """Called with the number of measured trials after each one but the last, once proposals are timed at once."""
 
     def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
         self._proposer = proposer
+        self._teach = Teaching(proposer, context)
         self._evaluator = evaluator
         self._comparing = evaluator if isinstance(evaluator, ComparingEvaluator) else None
         self._budget = context.budget
@@ -83,9 +78,10 @@ class SearchLoop:
         return len(set(first.values()))
 
     @property
-    def _combinations(self) -> int:
+    def _compares_first(self) -> bool:
+        """Whether a proposal is compared before it is timed."""
         known = (one for one in self._ledger.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
-        return len({one.policy.combination_key for one in known})
+        return self._comparing is not None and len({one.policy.combination_key for one in known}) < _FEWEST_COMPARED
 
     def run(self) -> str:
         """Search until there is a reason to stop; return it, as the user reads it."""
@@ -122,7 +118,7 @@ class SearchLoop:
             best, baseline = self.best(), self._ledger.baseline
             unrivalled = best is not None and baseline is not None and best.policy == baseline.policy
             room = self._budget.may_start_unrivalled if unrivalled else self._budget.may_start_trial
-            if self._comparing is not None:
+            if self._compares_first:
                 room = self._budget.may_compare_another(max(1, leaders - len(self._led)))
             if self._ledger.candidates and not room:
                 return (
@@ -130,7 +126,7 @@ class SearchLoop:
                     f"{self._stopping.what_more()}"
                 )
             reason = self._stopping.reason()
-            if reason is not None and (self._comparing is None or self._combinations >= _FEWEST_COMPARED):
+            if reason is not None and not self._compares_first:
                 return reason + self._but_for_set_ups
             proposal = self._proposer.ask()
             if proposal is None:
@@ -148,16 +144,19 @@ class SearchLoop:
                 self._budget.durations.trial_seconds.append(seconds)
             elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.settings:
                 self._budget.durations.short_seconds.append(seconds)  # plain training was sized before
-            found, _ = self._recorded(evaluation)
-            self._tell(proposal, evaluation, found)
-            if self.after_trial is not None and self.measured < self._trial_budget + self._ledger.tried_again:
-                self.after_trial(self.measured)
+            found, before = self._recorded(evaluation)
+            if self._comparing is not None:
+                found += before  # the other batches of a ladder
+            self._teach.tell(proposal, evaluation, found, self._better(found))
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
             if self._comparing is not None and timed_out:
                 self._put_off_set_ups(evaluation.candidate)
             if self._comparing is not None and any(map(is_measured, self._ledger.candidates)):
-                # Measure a certain leader now, whatever the rest of the time goes to.
-                self._time_leaders(self._comparing, surely=True)
+                # Measure a certain leader now, whatever the rest of the time goes to; after the dozen, a likely one.
+                self._time_leaders(self._comparing, surely=self._compares_first)
+            left = self._trial_budget + self._ledger.tried_again - self.measured
+            if self.after_trial is not None and left > 0 and not self._compares_first:
+                self.after_trial(self.measured)
 
     @property
     def _but_for_set_ups(self) -> str:
@@ -210,7 +209,7 @@ class SearchLoop:
             self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
             found, others = self._recorded(evaluation)
             timed = [one for one in (*others, *found) if is_measured(one) and is_faithful(one, self._goal)]
-            self._learn(timed, max((one.policy.micro_batch for one in timed), default=1))
+            self._teach.learn(timed, max((one.policy.micro_batch for one in timed), default=1))
 
     def _compare_more_steps(self, leader: Candidate) -> None:
         """Have the guard tell whether a would-be leader whose first losses drift may lead, and say so if it may not."""
@@ -261,9 +260,9 @@ class SearchLoop:
             # The workload states no batch: plain training at the largest batch that fits is the baseline.
             role = Role.BASELINE
         if self._comparing is not None:
-            if role is Role.HAND_TUNED:
+            if role is Role.HAND_TUNED or not self._compares_first:
                 # The answer compares everything with the hand-tuned default, so it is timed in any case; the first
-                # batch of its ladder says what its short steps would.
+                # batch of a ladder says what short steps would.
                 return self._comparing.time_at_once(combination, role)
             return self._comparing.compare(combination, role)
         return self._evaluator.evaluate(
@@ -282,69 +281,3 @@ class SearchLoop:
     def _record(self, candidate: Candidate) -> None:
         self._ledger.add(candidate)
         self._progress.trial_ended(self._number, candidate, best=self.best(), baseline=self._ledger.baseline)
-
-    def _tell(self, proposal: Proposal, evaluation: Evaluation, found: list[Candidate]) -> None:
-        """Translate an evaluation for the sampler: the best value, or the constraint that it violates."""
-        candidate = self._better(found)
-        attributes: dict[str, Attribute] = {
-            "policy": candidate.policy.label,
-            "gpu_count": candidate.policy.gpu_count,
-            "mesh": candidate.policy.axes.label(candidate.policy.gpu_count) or None,
-            "micro_batch": candidate.policy.micro_batch,
-            "accumulation_steps": candidate.policy.accumulation_steps,
-            "outcome": candidate.outcome.value,
-            "reason": candidate.reason,
-            "trial": candidate.trial_key,
-        }
-        if self._proposer.is_shared:
-            attributes["record"] = encode_record(found).decode()
-        constraints: dict[str, float] = {}
-        value: tuple[float, ...] | None = None
-        noise: float | None = None
-        limit = self._goal.limit_on(candidate.policy.gpu_count)
-        if is_measured(candidate):
-            assert candidate.measurement is not None
-            largest = max(one.policy.micro_batch for one in found if is_measured(one))
-            attributes["largest_batch"] = largest
-            self._learn([one for one in found if one is not candidate], largest)
-            value, noise = objectives(candidate, self._goal), noise_of(candidate.measurement, candidate.speedup)
-            constraints["memory"] = candidate.measurement.memory.peak_bytes / limit - 1
-            if candidate.guard is not None:
-                constraints["fidelity"] = 0.0 if is_faithful(candidate, self._goal) else 1.0
-            elif candidate.loss_drift is not None:
-                constraints["loss_drift"] = candidate.loss_drift - self._tolerated(candidate)
-        elif candidate.comparison is not None:
-            value, noise = (candidate.comparison.expected_samples_per_second,), candidate.comparison.expected_error
-            if candidate.loss_drift is not None:
-                constraints["loss_drift"] = candidate.loss_drift - self._tolerated(candidate)
-        elif candidate.outcome is Outcome.OUT_OF_MEMORY or candidate.predicted_peak_bytes is not None:
-            need = candidate.predicted_peak_bytes
-            over = 1.0 if need is None else need / limit - 1
-            constraints["memory" if over > 0 else "speed"] = over if over > 0 else 1.0
-            if evaluation.expected_rate is not None and self._goal.kind is GoalKind.FASTER:
-                value, noise = (evaluation.expected_rate,), _NOISE_OF_PROFILING_RUNS
-        else:
-            constraints["outcome"] = 1.0
-        self._proposer.tell(
-            proposal,
-            value,
-            constraints,
-            attributes,
-            noise=noise,
-            excludes_combination=evaluation.settles_combination,
-            try_again=candidate.outcome.is_by_chance,
-        )
-
-    def _tolerated(self, candidate: Candidate) -> float:
-        return tolerance_beside_chance(candidate.fidelity, drift_by_chance(self._ledger.candidates))
-
-    def _learn(self, others: list[Candidate], largest_batch: int) -> None:
-        """Let the sampler learn from measurements beyond its own trials: other batches, leaders timed at length."""
-        for one in others:
-            if is_measured(one) and one.measurement is not None:
-                self._proposer.learn(
-                    Combination.of(one.policy),
-                    objectives(one, self._goal),
-                    {"micro_batch": one.policy.micro_batch, "largest_batch": largest_batch},
-                    noise=noise_of(one.measurement, one.speedup),
-                )

@@ -203,7 +203,7 @@ class Tuning:
         with contextlib.closing(self._proposer(context, context.space)) as proposer:
             compared: dict[str, Standing] = {}
             loop, neighbours = SearchLoop(context, proposer, evaluator, guard), Neighbours(context, trials, proposer)
-            if compares_pairs(context, trials):
+            if compares_pairs(context):
                 loop.after_trial = neighbours.compare
             try:
                 reason = loop.run()

@@ -1,13 +1,14 @@
-"""Our strategy as in a session for ``faster`` on one device: compare every proposal, time those that may lead.
+"""Our strategy as in a session for ``faster`` on one device: compare a dozen proposals, then time every one.
 
-A proposal is compared with plain training by short alternating steps, at plain training's largest batch or at its own
-if that is smaller. The ratio is three quarters as noisy as a trial (:mod:`benchmarks.search.pairs`). Its speed at its
-own batch is extrapolated from the speedup and from the line through plain training's two batches, with the errors that
-a session assumes. It is timed as soon as it may lead by a session's rule (:mod:`advisor.decide.leader`), which defers
-much of the timing to the end. Comparisons are counted separately: one takes about a fifth of the time of a trial.
+The dozen are compared with plain training by short alternating steps, at plain training's largest batch or at their own
+if that is smaller. The ratio is three quarters as noisy as a trial (:mod:`benchmarks.search.pairs`). Speed at their own
+batch is extrapolated from the speedup and from the line through plain training's two batches, with the errors that a
+session assumes. What may lead by a session's rule (:mod:`advisor.decide.leader`) is timed at once. After the dozen
+every proposal is timed, and what differs from the leader in one method is compared with it, as on several devices.
+Comparisons are counted separately: one takes about a fifth of the time of a trial.
 
-Where plain training does not fit, a session times every proposal, and so does this strategy. On several devices it
-compares neighbours of leaders, and leaders, in pairs (:mod:`benchmarks.search.in_pairs`).
+Where plain training does not fit, a session times every proposal, and so does this strategy. On several devices it is
+:mod:`benchmarks.search.in_pairs`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from advisor.trial.outcome import Outcome
 from benchmarks.search.batches import Batches
 from benchmarks.search.comparisons import is_plain
 from benchmarks.search.grown import settle
-from benchmarks.search.guided import guided, proposer_of, tell, timed
-from benchmarks.search.pairs import NOISE_OF_PAIR
+from benchmarks.search.guided import guided, proposer_of, tell, timed, with_room
+from benchmarks.search.in_pairs import InPairs
+from benchmarks.search.pairs import NOISE_OF_PAIR, Pairs
 from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
 
 __all__ = ["compared_first"]
+
+_COMPARED = 12
+"""Proposals to compare before all are timed."""
 
 
 class _Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,20 +64,23 @@ def compared_first(trials: Trials, seed: int) -> None:
     space = msgspec.structs.replace(problem.space, batch_fractions=(1.0,))
     proposer = proposer_of(space, seed, SamplerName.MODEL)
     batches = Batches(problem)
+    beside = InPairs(trials, batches, proposer, Pairs(problem, batches, seed), seed)
     generator = random.Random(f"short steps {seed}")
     plain: list[Trial] = []
     waiting: list[_Forecast] = []
     reached: list[tuple[float, float]] = []
-    best = 0.0
+    best, compared = 0.0, 0
     while (proposal := proposer.ask()) is not None:
         largest = batches.largest(proposal.combination)
-        if not plain or proposal.hand_tuned or largest == 0:
+        if not plain or proposal.hand_tuned or largest == 0 or compared >= _COMPARED:
             results = timed(trials, batches, proposal)
-            tell(proposer, problem, proposal, results)
             plain = plain or [one for one in results if is_plain(one)]
-            best = max([best, *(one.rate or 0.0 for one in results)])
+            best = with_room(trials, batches, proposal, results, best)
+            tell(proposer, problem, proposal, results)
+            beside.saw(results)
         else:
             trials.compared()
+            compared += 1
             short = problem.run(proposal.combination, min(largest, plain[0].batch), generator)
             if short.rate is None:
                 lost = "memory" if short.outcome is Outcome.OUT_OF_MEMORY else "outcome"
@@ -85,14 +93,15 @@ def compared_first(trials: Trials, seed: int) -> None:
         while (leader := _next(waiting, best, usually_off(reached))) is not None:
             waiting.remove(leader)
             results = timed(trials, batches, leader.proposal)
+            reached += [(one.rate, leader.rate) for one in results[:1] if one.rate is not None]
+            best = with_room(trials, batches, leader.proposal, results, best)
             for one in results:
                 if one.rate is not None and not one.flushed:
-                    known = {"micro_batch": one.batch, "largest_batch": results[0].batch}
+                    known = {"micro_batch": one.batch, "largest_batch": max(other.batch for other in results)}
                     proposer.learn(one.combination, one.rate, known, noise=problem.noise)
-            rates = [one.rate for one in results if one.rate is not None]
-            if rates:
-                reached.append((rates[0], leader.rate))
-                best = max(best, *rates)
+            beside.saw(results)
+        if compared >= _COMPARED:
+            beside.compare_neighbours()
         settle(trials, batches, proposer, seed)
 
 

@@ -20,7 +20,7 @@ from benchmarks.search.pairs import Pairs
 from benchmarks.search.problem import Problem, Trial
 from benchmarks.search.trials import Trials
 
-__all__ = ["guided", "proposer_of", "tell", "timed"]
+__all__ = ["guided", "proposer_of", "tell", "timed", "with_room"]
 
 
 def guided(
@@ -70,7 +70,7 @@ def guided(
                 beside_plain = None if pairs is None else _in_turn(one, results[-1])
                 proposer.learn(one.combination, one.rate, one.attributes, noise=noise, beside=beside_plain)
             compare = False
-        best = _with_room(trials, batches, proposal, results, best)
+        best = with_room(trials, batches, proposal, results, best)
         tell(proposer, problem, proposal, results)
         if beside is not None:
             beside.after(results)
@@ -140,7 +140,7 @@ def _run(
     return results
 
 
-def _with_room(trials: Trials, batches: Batches, proposal: Proposal, results: list[Trial], best: float) -> float:
+def with_room(trials: Trials, batches: Batches, proposal: Proposal, results: list[Trial], best: float) -> float:
     """Try a slightly smaller batch if nearly full memory slowed a leading combination; returns the best rate."""
     rate = max((result.rate for result in results if result.rate is not None), default=0.0)
     full = next((result for result in results if result.flushed), None)

@@ -68,24 +68,32 @@ class InPairs:
 
     def after(self, results: Iterable[Trial]) -> None:
         """Compare neighbours of the leader, and settle what the answer would be now."""
+        self.saw(results)
+        self.compare_neighbours()
+        standings = self._able()
+        if standings:
+            self._settle(standings)
+
+    def saw(self, results: Iterable[Trial]) -> None:
+        """Remember what was run; the proposer knows of it."""
         for one in results:
             self._known.add(one.combination.label)
             before = self._best.get(one.combination.label)
             if one.rate is not None and (before is None or one.rate > (before.rate or 0.0)):
                 self._best[one.combination.label] = one
+
+    def compare_neighbours(self) -> None:
+        """Compare the leader with what differs from it in one method."""
         standings = self._able()
-        if not standings:
+        if not standings or self._trials.spent < FROM:
             return
-        if self._trials.spent >= FROM:
-            leader = self._best[min(standings, key=lambda label: standings[label].mean)]
-            for other in self._problem.space.neighbours(leader.combination):
-                if self._trials.comparisons >= MOST:
-                    break
-                if other.label not in self._known:
-                    self._known.add(other.label)
-                    self._compare(leader, other, standings[leader.combination.label].score)
-            standings = self._able()
-        self._settle(standings)
+        leader = self._best[min(standings, key=lambda label: standings[label].mean)]
+        for other in self._problem.space.neighbours(leader.combination):
+            if self._trials.comparisons >= MOST:
+                return
+            if other.label not in self._known:
+                self._known.add(other.label)
+                self._compare(leader, other, standings[leader.combination.label].score)
 
     def _able(self) -> dict[str, Standing]:
         return {label: one for label, one in self._proposer.standings().items() if label in self._best}

@@ -37,13 +37,13 @@ combinations that differ from it in one method, on one device and if memory hold
 pairs*: the same on all devices of the leader, up to 100 comparisons; before an answer the few that may be the best are
 compared with each other, up to 30 times, until the choice is expected to lose at most 0.1 %, and the model's estimate
 from everything decides. Sessions on several devices do so, with two further limits: all comparisons take at most half
-of the time of all trials, and neighbours are compared no longer if one takes more than half of a trial's time. *Each
-compared first*: what a session does for `faster` on one device: every proposal is compared in this way and timed only
-if it may lead; on several devices it is *in pairs*. Since 2026-11-26 all of *ours, model* also time the winner once
-more, at the largest batch that its measured peak leaves room for. A comparison is as noisy here as a trial; *in pairs*
-and *each compared first* three quarters of that, as the noisiest recorded table shows (median standard errors of pairs
-that alternate for two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74 times the noise of the table's trials), or *twice the
-noise*. It takes seconds, about a fifth of a trial, and counts as that in *within 30*, *within 40* and *trials and
+of the time of all trials, and neighbours are compared no longer if one takes more than half of a trial's time. *A dozen
+compared first*: what a session does for `faster` on one device: twelve proposals are compared with plain training and
+timed only if they may lead; after that every proposal is timed and each new leader compared with its neighbours. On
+several devices it is *in pairs*. Since 2026-11-26 all of *ours, model* also time the winner once more, at the largest
+batch that its measured peak leaves room for. A comparison is as noisy here as a trial; *in pairs* and *a dozen compared
+first* three quarters of that, as the noisiest recorded table shows (median standard errors of pairs that alternate for
+two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74 times the noise of the table's trials), or *twice the noise*. It takes seconds, about a fifth of a trial, and counts as that in *within 30*, *within 40* and *trials and
 comparisons* (and, since 2026-11-26, in the budget). The other columns count trials alone. *Comparisons*: the median
 number until convergence, over the seeds that converged, those before that answer included."""
 

@@ -136,6 +136,6 @@ STRATEGIES: dict[str, Strategy] = {
     "ours, model, compared in pairs, twice the noise": functools.partial(
         guided, sampler=SamplerName.MODEL, compare=True, in_pairs=2 * NOISE_OF_PAIR
     ),
-    "ours, model, each compared first": compared_first,
+    "ours, model, a dozen compared first": compared_first,
 }
 """Name -> strategy."""

@@ -258,6 +258,7 @@ class ComparingFake(ComparingEvaluator):
         self.proposer = proposer
         self.notes = []
         self.timed: list[Candidate] = []
+        self.timed_at_once: list[tuple[Any, ...]] = []
 
     def baseline(self) -> None:
         """The workload states no batch."""
@@ -273,6 +274,11 @@ class ComparingFake(ComparingEvaluator):
 
     def compare(self, combination: Combination, role: Role) -> Evaluation:
         candidate = self.proposer.left.pop(0)
+        return Evaluation(candidate=msgspec.structs.replace(candidate, role=role))
+
+    def time_at_once(self, combination: Combination, role: Role) -> Evaluation:
+        candidate = self.proposer.left.pop(0)
+        self.timed_at_once.append(candidate.policy.methods)
         return Evaluation(candidate=msgspec.structs.replace(candidate, role=role))
 
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
@@ -395,3 +401,23 @@ def test_no_lead_is_certain_before_a_dozen_combinations_were_compared() -> None:
     search.proposer.gains = [GainLeft(expected=0.001, noise=0.012, measured=9)] * 40
     assert search.loop.run().startswith("nothing untried is expected to be faster by more than the noise")
     assert len(search.proposer.told) == 12
+
+
+def test_after_a_dozen_comparisons_what_may_lead_is_timed_and_then_every_proposal() -> None:
+    """Short steps tell what helps; near the best, what they predict for another batch is too rough.
+
+    Plain training counts among the dozen.
+    """
+    rates = {every: 120 if every == 5 else 60 for every in range(1, 12)}
+    candidates = [compared(rate, use("checkpoint", every=every), micro_batch=8) for every, rate in rates.items()]
+    at_once = [use("compile"), use("fused_optimizer")]
+    proposed = [*candidates, *(measured(50, one) for one in at_once)]
+    search = Search(proposed, FakeGuard(), trials=40, earlier=[baseline(100)])
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = search.loop._comparing = fake
+    beside_leader: list[int] = []
+    search.loop.after_trial = beside_leader.append
+    search.loop.run()
+    assert [one.policy.methods for one in fake.timed] == [(use("checkpoint", every=5),)]
+    assert fake.timed_at_once == [(one,) for one in at_once]
+    assert beside_leader == [13, 14, 15], "its neighbours take turns with the leader from the last comparison on"

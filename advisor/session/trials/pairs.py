@@ -25,16 +25,13 @@ _SHARES = tuple(share / 20 for share in range(20, 7, -1))
 """Shares of their own batches at which two policies may be compared; with less room another measurement says more."""
 
 
-def compares_pairs(context: StudyContext, trials: Trials) -> bool:
-    """Whether a study does: for speed, on several devices, at one batch each, for itself alone.
+def compares_pairs(context: StudyContext) -> bool:
+    """Whether a study does: for speed, at one batch each, for itself alone.
 
-    On one device every leader alternated with the one before it already; other workers of a shared study do not see
-    comparisons made here.
+    Other workers of a shared study do not see comparisons made here.
     """
-    space, alone = context.space, context.request.storage is None
-    return (
-        context.goal.kind is GoalKind.FASTER and not trials.turns.wanted and len(space.batch_fractions) == 1 and alone
-    )
+    alone = context.request.storage is None
+    return context.goal.kind is GoalKind.FASTER and len(context.space.batch_fractions) == 1 and alone
 
 
 def best_of_each(context: StudyContext) -> dict[str, Candidate]:
@@ -69,7 +66,7 @@ class Pairs:
         self._made: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def _usable_bytes(self, gpu_count: int) -> int:
-        """Bytes that two trainings may hold together on each of several devices."""
+        """Bytes that two trainings may hold together on each device."""
         return self._context.usable_bytes // self._context.goal.sharers(gpu_count)
 
     def room(self, one: Policy, other: Policy, *, at_most: MemoryModel | None = None) -> Pair | None:
