@@ -28,11 +28,11 @@ class Grown(NamedTuple):
 
 
 def reach(problem: Problem, batches: Batches, trial: Trial) -> int:
-    """The batch that a combination which ran has room for; its own if that is no larger and held nothing up."""
+    """The batch that a combination which ran has room for; its own if that is no larger and held nothing up, at least 1."""
     model = batches.corrected(trial.combination)
     assert model is not None, "it ran"
     largest = min(grown_batch(model, problem.limit_bytes), problem.largest_batch)
-    return largest if trial.flushed else max(trial.batch, largest)
+    return max(1, largest) if trial.flushed else max(trial.batch, largest)
 
 
 def grown(problem: Problem, batches: Batches, proposer: Proposer, answer: Trial, seed: int) -> Grown:
