@@ -28,7 +28,7 @@ class Grown(NamedTuple):
 
 
 def reach(problem: Problem, batches: Batches, trial: Trial) -> int:
-    """The batch that a combination which ran has room for; its own if that is no larger and held nothing up, at least 1."""
+    """The batch that a combination which ran has room for, at least one; its own if larger and nothing was flushed."""
     model = batches.corrected(trial.combination)
     assert model is not None, "it ran"
     largest = min(grown_batch(model, problem.limit_bytes), problem.largest_batch)
