@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 
 from advisor.decide.candidate import Candidate
+from advisor.methods.setting import MethodSetting
+from advisor.report.wording import method_words
 from advisor.search.propose.proposal import InTurn
 from advisor.search.sizing.batching import Batch
 from advisor.search.sizing.memory_model import MemoryModel
@@ -65,6 +67,7 @@ class Neighbours:
         self._known: set[str] | None = None
         self._seconds: list[float] = []
         self._learned = 0
+        self._refused: set[str] = set()
 
     @property
     def notes(self) -> list[str]:
@@ -99,7 +102,8 @@ class Neighbours:
             if not self._has_time:
                 return
             known.add(other.label)
-            self._compare(leader, other, rate)
+            if not {one.name for one in _changed(combination, other)} & self._refused:
+                self._compare(leader, other, rate)
 
     def _most_promising_first(self, others: list[Combination], micro_batch: int) -> list[Combination]:
         """By the lower end of what each may cost: there may be no time for all of them."""
@@ -129,13 +133,15 @@ class Neighbours:
         pair = self._pairs.room(leader.policy, policy, at_most=at_most)
         if pair is None:
             return
-        labels = ({one.label for one in each.settings} for each in (combination, other))
-        changed = " and ".join(sorted(set.symmetric_difference(*labels)))
-        self._context.progress.stage(f"comparing the leader in turn with what differs from it in {changed}")
+        changed = _changed(combination, other)
+        words = " and ".join(map(method_words, changed))
+        self._context.progress.stage(f"comparing the leader in turn with what differs from it in {words}")
         begin = self._clock()
         found = self._pairs.compare(pair)
         self._seconds.append(self._clock() - begin)
         if found is None:
+            # Most often it sets something for the whole process, as any other setting of this method would.
+            self._refused |= {one.name for one in changed}
             return
         ratio, noise = math.exp(-found[0]), found[1]
         self._proposer.learn(
@@ -156,3 +162,13 @@ class Neighbours:
             return self._trials.model_of(leader)
         plainest = self._context.space.on_devices((), leader.gpu_count, leader.mesh)
         return None if plainest is None else self._trials.model_of(plainest)
+
+
+def _changed(one: Combination, other: Combination) -> list[MethodSetting]:
+    """The settings that only one of two combinations has."""
+    return [
+        setting
+        for own, others in ((one, other), (other, one))
+        for setting in own.settings
+        if setting not in others.settings
+    ]

@@ -14,6 +14,7 @@ from advisor.methods.compose import apply_settings, judge
 from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.process.intraop_threads import IntraopThreads
 from advisor.methods.setting import MethodSetting, use
+from advisor.training.process_setting import disputed
 from advisor.workload.facts import Facts
 from tests.methods.tiny import cpu, facts_of, gpu, training_of
 
@@ -59,6 +60,20 @@ def test_where_the_process_has_no_more_threads_it_says_that_it_changed_nothing()
     (note,) = training.notes
     assert "changed nothing" in note
     assert "no more than 4" in note
+
+
+def test_two_trainings_in_one_process_agree_on_the_same_number() -> None:
+    """The trap: the second found the first one's threads, took them for the process's own and held none."""
+    one, other, third = (training_of("convnet") for _ in range(3))
+    for training in (one, other):
+        apply_settings(training, (count(2),))
+    assert disputed(2) == []
+    assert other.notes == []
+    apply_settings(third, (count(1),))
+    assert disputed(3) == ["intraop_threads"]
+    for training in (one, other, third):
+        training.close()
+    assert torch.get_num_threads() == 4
 
 
 def test_it_is_for_cpus() -> None:

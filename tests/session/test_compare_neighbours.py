@@ -190,6 +190,17 @@ def test_without_knowing_how_much_it_may_need_nothing_is_compared() -> None:
     assert machine.compared == []
 
 
+def test_a_method_that_could_not_take_turns_is_not_tried_at_its_other_settings() -> None:
+    """The trap: threads and the allocator are the process's, and each attempt costs a start."""
+    every_second = use("checkpoint", every=2)
+    both = Axis(method="checkpoint", settings=(CHECKPOINT, every_second))
+    space = msgspec.structs.replace(TWO, axes=(both, *TWO.axes[1:]))
+    machine, model = Machine(Clock(), checkpoint=Outcome.CRASHED), Model()
+    compared(machine, model, trials=12, space=space)
+    assert [one for one in beside(machine) if "checkpoint" in one] == [WITH_CHECKPOINT.label]
+    assert [one for one, _, _ in model.learned] == [WITH_BF16]
+
+
 def test_one_that_fails_teaches_nothing_and_is_not_tried_again() -> None:
     machine, model = Machine(Clock(), checkpoint=Outcome.OUT_OF_MEMORY), Model()
     found = compared(machine, model)

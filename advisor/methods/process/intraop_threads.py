@@ -65,11 +65,11 @@ class IntraopThreads(Method):
         """Change the number for the process, until the training closes."""
         import torch
 
-        from advisor.training.process_setting import hold
+        from advisor.training.process_setting import hold, is_held
 
         require(_judge_device(str(training.device), on_cpu=training.device.type == "cpu"))
         count, has = int(parameters["count"]), torch.get_num_threads()
-        if count >= has:
+        if count >= has and not is_held(_NAME):  # what another training set is not the process's own
             training.notes.append(f"{_NAME} changed nothing: this process has no more than {has} threads by itself")
             return
         hold(training, _NAME, count, read=torch.get_num_threads, write=torch.set_num_threads)
