@@ -144,7 +144,7 @@ class _Model:
         """One setting, relative to plain training."""
         verdict = judge((setting,), facts=facts, hardware=self._hardware)
         if not verdict.applicable:
-            reason = verdict.reason.removeprefix(f"{setting.label}: ")
+            reason = verdict.reason.removeprefix(f"{setting.words}: ")
             return self._row(setting.label, setting.name, None, reason=reason)
         row = self._row(setting.label, setting.name, self._timed((setting,)))
         if row.peak_bytes is None or row.step_seconds is None or plain.peak_bytes is None or plain.step_seconds is None:

@@ -178,7 +178,7 @@ def _verdicts(method: Method, hardware: Hardware) -> dict[str, Verdict]:
     for setting in settings_of(method):
         verdict = judge((setting,), facts=None, hardware=hardware)
         words = ", ".join(f"{name}={value}" for name, value in setting.parameters.items()) or method.name
-        verdicts[words] = Verdict(verdict.applicable, verdict.reason.removeprefix(f"{setting.label}: "))
+        verdicts[words] = Verdict(verdict.applicable, verdict.reason.removeprefix(f"{setting.words}: "))
     return verdicts
 
 

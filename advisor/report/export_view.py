@@ -14,7 +14,7 @@ from advisor.exports.config_file import Patched, installed_version, version_rema
 from advisor.exports.export import Export, Line
 from advisor.exports.rules import Status, Target
 from advisor.exports.yaml_text import line_of
-from advisor.report.wording import batch_words, label_words, policy_words
+from advisor.report.wording import batch_words
 from advisor.text.printable import shown
 
 __all__ = ["export_view"]
@@ -42,7 +42,7 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
         verdict = f"{len(export.lines) - len(left)} of {len(export.lines)} parts are exported, {others}{nothing}."
     other_version = installed_version(target) not in (None, target.version)
     return Group(
-        Text(f"{policy_words(export.policy)}, batch {batch_words(export.policy)}, as {target.title}", style="bold"),
+        Text(f"{export.policy.words}, batch {batch_words(export.policy)}, as {target.title}", style="bold"),
         Text(verdict, style="yellow" if left else "green"),
         Text(f"{remark[0].upper()}{remark[1:]}.", style="yellow" if other_version else "dim"),
         Text(),
@@ -57,7 +57,7 @@ def _count_words(status: Status, count: int) -> str:
 
 
 def _line(line: Line) -> Iterator[RenderableType]:
-    yield Text.assemble(f"{label_words(line.what)}: ", (line.status.value, _STYLES[line.status]))
+    yield Text.assemble(f"{line.what}: ", (line.status.value, _STYLES[line.status]))
     for key, value in line.keys.items():
         yield _indented(f"{key}: {_value(value)}", "cyan")
     for words in (line.outside, line.text):

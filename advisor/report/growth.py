@@ -8,7 +8,7 @@ from rich.text import Text
 from advisor.decide.candidate import Growth, Recommendation, SizeOutcome, SizeRow
 from advisor.decide.growth import plain_among
 from advisor.report.cells import Folded, plain_table
-from advisor.report.wording import combination_words, parameters_words
+from advisor.report.wording import parameters_words
 from advisor.search.space.space import Combination
 from advisor.text.units import format_bytes, format_rate
 from advisor.trial.outcome import Outcome
@@ -54,9 +54,9 @@ def growth_table(recommendation: Recommendation, growth: Growth, *, own_settings
         table.add_row(*cells, style=style)
     legend = f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s."
     if plain != Combination() or own_settings:
-        legend += f" {own}: {combination_words(plain)}."
+        legend += f" {own}: {plain.words}."
     if beside:
-        legend += f" winner: {combination_words(best)}."
+        legend += f" winner: {best.words}."
     return Group(table, Text(legend + " OOM: out of memory. not run: predicted to fail.", style="dim"))
 
 

@@ -15,7 +15,6 @@ from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.policy.policy import Policy
 from advisor.report.why import explained
-from advisor.report.wording import combination_words
 from advisor.search.space.space import Combination
 from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.emit import emit, take_back
@@ -210,4 +209,4 @@ def _no_better_than_baseline(winner: Candidate, confirmation: Confirmation, cont
 
 
 def _name(candidate: Candidate) -> str:
-    return combination_words(Combination.of(candidate.policy))
+    return Combination.of(candidate.policy).words
