@@ -8,7 +8,8 @@ from rich.text import Text
 
 from advisor.decide.verdict import Kept, Verification
 from advisor.measure.step_record import COMPARED_STEPS
-from advisor.report.wording import batch_words
+from advisor.report.cells import Unbroken
+from advisor.report.wording import batch_words, sentence
 
 __all__ = ["verification_view"]
 
@@ -31,7 +32,7 @@ def verification_view(found: Verification) -> RenderableType:
         Text(),
         _table(found),
         *[Text()] * bool(found.notes),
-        *(Text(f"{note[0].upper()}{note[1:].rstrip('.')}.", style="dim") for note in found.notes),
+        *(Unbroken(sentence(note), style="dim") for note in found.notes),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from advisor.decide.candidate import Candidate, Comparison, Confirmation, Role
 from advisor.decide.eligible import is_measured, is_outpaced
 from advisor.goal import Goal, Price
@@ -42,6 +44,7 @@ __all__ = [
     "rate_words",
     "result_words",
     "role_words",
+    "sentence",
     "subject_words",
     "training_words",
     "trial_words",
@@ -68,6 +71,13 @@ def meshed_words(policy: Policy) -> list[str]:
     *words, last = methods_words(policy)
     label = policy.axes.label(policy.gpu_count)
     return [*words, f"{last} ({label})" if label else last]
+
+
+def sentence(words: str) -> str:
+    """With a capital and a full stop; a name in code, ``sequence_len``, keeps its spelling."""
+    first = words.partition(" ")[0]
+    capital = words[0] if re.search(r"[\d_.(]", first) else words[0].upper()
+    return f"{capital}{words[1:].rstrip('.')}."
 
 
 def comparison_words(comparison: Comparison) -> str:

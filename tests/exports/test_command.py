@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from advisor.cli import main
+from advisor.exports.trainers import TARGETS
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.file import PolicyFile, write_policy_file
 from advisor.policy.policy import Policy
@@ -51,6 +52,20 @@ def test_json_has_parts_keys_and_text(capsys: pytest.CaptureFixture[str]) -> Non
     assert document["complete"] is False
     assert {part["what"]: part["status"] for part in document["parts"]}["adafactor"] == "needs the adapter"
     assert json.loads(document["text"])["train_micro_batch_size_per_gpu"] == 4
+
+
+@pytest.mark.parametrize("target", [one.name for one in TARGETS])
+def test_what_is_to_be_copied_is_whole_on_a_narrow_screen(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["export", policy(use("muon"), use("precision", dtype="bf16")), "--to", target]
+    said = []
+    for width in ("60", "900"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(arguments) == 0
+        said.append(capsys.readouterr().err.split())
+    assert said[0] == said[1]
+    assert "Sequence_len" not in said[0], "names in code keep their spelling"
 
 
 @pytest.mark.parametrize(
