@@ -72,7 +72,7 @@ def test_what_is_to_be_copied_is_whole_on_a_narrow_screen(
     ("arguments", "message"),
     [
         (["policy.yaml"], "--to is needed: one of hf, accelerate"),
-        (["policy.yaml", "--to", "composer"], "invalid choice: 'composer'"),
+        (["policy.yaml", "--to", "composer"], "--to must be one of 'hf', 'accelerate'"),
         (["nowhere.yaml", "--to", "hf"], "A policy file must be readable"),
         (["damaged.yaml", "--to", "hf"], "A policy file must be valid YAML"),
         (["policy.yaml", "--to", "hf", "--into", "nowhere.yaml"], "--into must name a file that exists"),

@@ -50,11 +50,11 @@ class TestNames:
         with pytest.raises(MethodRefusedError) as caught:
             get_method("checkpoints")
         assert str(caught.value) == (
-            "there is no method 'checkpoints'; did you mean 'checkpoint'? `momadvise methods` lists all of them"
+            "There is no method 'checkpoints'. Did you mean 'checkpoint'? `momadvise methods` lists all of them."
         )
         with pytest.raises(MethodRefusedError) as caught:
             get_method("zzz")
-        assert str(caught.value) == "there is no method 'zzz'; `momadvise methods` lists all of them"
+        assert str(caught.value) == "There is no method 'zzz'. `momadvise methods` lists all of them."
 
     def test_settings_are_every_choice_of_every_parameter(self) -> None:
         assert [each.label for each in settings_of(get_method("checkpoint"))] == [

@@ -36,7 +36,8 @@ class IntraopThreads(Method):
     costs = "the cores that are left idle, where nothing else uses them"
     pays = "on a CPU that other programs use too, in containers with a quota of cores, and for small tensors"
     rests_on = (
-        "The number of threads suits what else runs on this machine now: when that changes, give the same command anew."
+        "The number of threads suits what else runs on this machine now: when that changes, measure again with another "
+        "--output."
     )
     does_not_pay = "on an idle machine whose steps are large matrix products"
     stage = Stage.PARALLELIZE

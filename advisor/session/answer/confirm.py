@@ -172,7 +172,7 @@ class _Confirming:
         self.context.progress.note(f"{_name(winner)}: {reason}")
         self.beaten += 1
         if self.beaten >= _CONFIRMATIONS or not self.context.budget.may_confirm_another:
-            self.ruled_out = baseline.policy, f"what led it was not confirmed, and no other was run: {reason}"
+            self.ruled_out = baseline.policy, f"the leader was not confirmed, and no other was run: {reason}"
 
     def _fail(self, winner: Candidate, confirmation: Confirmation) -> None:
         reason = f"its wrapper, run in a fresh process, ended as {confirmation.outcome.value}"
