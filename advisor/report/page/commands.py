@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from advisor.decide.candidate import Candidate
-from advisor.decide.evidence import evidence_of
+from advisor.decide.measured_evidence import evidence_of
 from advisor.goal import Goal
 from advisor.policy.file import PolicyFile, policy_document
 from advisor.policy.library_call import can_be_said, check_lines, keywords_of, tune_lines

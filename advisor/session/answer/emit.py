@@ -17,8 +17,8 @@ import msgspec
 from advisor.decide.answer import Answer, withdraw_answer
 from advisor.decide.candidate import Recommendation
 from advisor.decide.cost import cost_evidence
-from advisor.decide.evidence import evidence_of
 from advisor.decide.guard import comparison_evidence
+from advisor.decide.measured_evidence import evidence_of
 from advisor.errors import PolicyError
 from advisor.files import set_aside, write_whole
 from advisor.goal import Goal, GoalKind
