@@ -15,6 +15,7 @@ from advisor.cli_report import report
 from advisor.command_line import (
     EXIT_USER_ERROR,
     NEXT,
+    Parser,
     check_parser,
     complain,
     export_parser,
@@ -93,29 +94,12 @@ def _dispatch(arguments: list[str]) -> int:
         from advisor.completion import completion
 
         return completion(*arguments[1:])
-    options: argparse.Namespace | None = None
-    run = _advise
-    if arguments[0] == "predict":
-        options, run = predict_parser().checked(arguments[1:]), _predict
-    elif arguments[0] == "verify":
-        options, run = verify_parser().checked(arguments[1:]), _verify
-    elif arguments[0] == "export":
-        options, run = export_parser().checked(arguments[1:]), export
-    elif arguments[0] == "check":
-        options, run = check_parser().checked(arguments[1:]), _check
-    elif arguments[0] == "report":
-        options, run = report_parser().checked(arguments[1:]), report
-    elif arguments[0] not in ("methods", "hardware"):
-        if meant := _misspelled(arguments[0]):
-            complain(f"There is no command and no model {quoted(arguments[0])}. Did you mean momadvise {meant}?")
-            return EXIT_USER_ERROR
-        options = tune_parser().checked(arguments)
     from advisor.errors import MomadviseError, TrialError
 
     try:
-        return catalogue(*arguments) if options is None else run(options)
+        return _run(*arguments)
     except MomadviseError as error:
-        if getattr(options, "json", False):
+        if "--json" in arguments:
             from advisor.report.json_documents import json_error
 
             print(json_error(error))
@@ -126,6 +110,20 @@ def _dispatch(arguments: list[str]) -> int:
 
         _print_error(refused(error))
         return EXIT_USER_ERROR
+
+
+def _run(*arguments: str) -> int:
+    """Run a verb, or the search, which has none."""
+    verb = arguments[0]
+    if verb in ("methods", "hardware"):
+        return catalogue(*arguments)
+    if verb in _VERBS:
+        parser, run = _VERBS[verb]
+        return run(parser().checked(arguments[1:]))
+    if meant := _misspelled(verb):
+        complain(f"There is no command and no model {quoted(verb)}. Did you mean momadvise {meant}?")
+        return EXIT_USER_ERROR
+    return _advise(tune_parser().checked(arguments))
 
 
 def _advise(options: argparse.Namespace) -> int:
@@ -318,6 +316,16 @@ def _print_error(error: BaseException) -> None:
     if traceback_text:
         print(printable(traceback_text.rstrip()), file=sys.stderr)
     complain(str(error))
+
+
+_VERBS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {
+    "predict": (predict_parser, _predict),
+    "verify": (verify_parser, _verify),
+    "export": (export_parser, export),
+    "check": (check_parser, _check),
+    "report": (report_parser, report),
+}
+"""Verb -> how its arguments are read, and what is done then."""
 
 
 if __name__ == "__main__":

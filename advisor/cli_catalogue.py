@@ -30,11 +30,11 @@ def catalogue(verb: str, *names: str) -> int:
     console = SafeConsole()
     if verb == "methods":
         here = detect_hardware()
-        console.print(method_view(get_method(names[0]), here) if names else methods_view(CATALOGUE, here))
+        console.print(method_view(get_method(names[0]), here) if names else methods_view(CATALOGUE, here), crop=False)
         return 0
     profiles, devices = load_profiles(), list_devices()
     for hardware in devices if verbose else ():
-        console.print(hardware_view(hardware, profiles.get(hardware.profile or "")))
+        console.print(hardware_view(hardware, profiles.get(hardware.profile or "")), crop=False)
     if not verbose:
         console.print(hardware_summary(devices, profiles))
     chosen = choose_device()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import re
@@ -10,7 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from advisor.options import CHECK, EXPORT, GOAL, PREDICT, REPORT, TUNE, VERIFY, Option, Section, options_of
 from advisor.text.printable import printable
@@ -173,14 +174,8 @@ class Parser(argparse.ArgumentParser):
                 names = [name for name in (option.short, option.flag) if name]
                 self.add_argument(*names, dest=option.keyword, action="store_true")
             else:
-                number = {"count": int, "number": float, "price": float}.get(option.kind, str)
-                self.add_argument(
-                    option.flag,
-                    dest=option.keyword,
-                    type=number,
-                    default=option.default,
-                    choices=option.choices or None,
-                )
+                # Values are checked below: argparse would not say which ones an option takes.
+                self.add_argument(option.flag, dest=option.keyword, default=option.default)
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -194,13 +189,20 @@ class Parser(argparse.ArgumentParser):
         return _narrowed(self._help_text, width).format(sections=sections)
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list."""
+        """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list.
+
+        Raises:
+            OptionError: A value is none that its option takes. A line that is not understood ends the process instead.
+        """
         options, unknown = self.parse_known_args(list(self._with_values(arguments)))
         if unknown:
-            self.error(self._wrong_value(arguments, unknown) or f"unrecognized arguments: {' '.join(unknown)}")
+            self._check_bare(arguments, unknown)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
         for name, value in vars(options).items():
             if isinstance(value, list) and name not in self._several:
                 self.error(f"argument {name}: expected one argument")
+        for option in self.options:
+            setattr(options, option.keyword, _checked(getattr(options, option.keyword), option))
         return options
 
     def _with_values(self, arguments: Sequence[str]) -> Iterator[str]:
@@ -214,21 +216,16 @@ class Parser(argparse.ArgumentParser):
         """The flags that may stand without a value, and what they mean then."""
         return {option.flag: option.bare for option in self.options if option.bare}
 
-    def _wrong_value(self, arguments: Sequence[str], unknown: Sequence[str]) -> str | None:
-        """What is wrong if a word too many is meant for such a flag: it follows one, and looks like no model."""
-        from advisor.errors import OptionError
+    def _check_bare(self, arguments: Sequence[str], unknown: Sequence[str]) -> None:
+        """Refuse a word too many that is meant for such a flag: it follows one, and looks like no model."""
         from advisor.text.units import parse_duration
 
         for flag, word in itertools.pairwise(arguments if any(one[:1] != "-" for one in unknown) else ()):
             if flag in self._bare and re.match(r"[^-.:/]+$", word) and not os.path.exists(word):
-                try:
-                    parse_duration(word, option=flag)
-                except OptionError as error:
-                    return str(error)
-        return None
+                parse_duration(word, option=flag)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, and exit with status 2."""
+        """Print why the line is not understood, and exit with status 2."""
         line = " ".join(message.splitlines())
         complain(line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 100]}...{line[-97:]}")
         self.exit(EXIT_USER_ERROR, f"Try: {self.prog} --help\n")
@@ -272,6 +269,23 @@ def complain(message: str) -> None:
         folded = (line if line.startswith(" ") else "\n".join(_wrapped(line, width, "")) for line in text.split("\n"))
         text = "\n".join(folded)  # indented lines are to be copied
     print(text, file=sys.stderr)
+
+
+_NUMBERS = {"count": int, "number": float, "price": float}
+
+
+def _checked(value: Any, option: Option) -> Any:
+    """A number as one, and a word that is among the choices; those that were not given as they are."""
+    if not isinstance(value, str) or not (option.choices or option.kind in _NUMBERS):
+        return value
+    if value in option.choices:
+        return value
+    with contextlib.suppress(ValueError, KeyError):
+        return _NUMBERS[option.kind](value)
+    # Imported here: it takes longer than to print the help.
+    from advisor.option_values import value_of
+
+    return value_of(value, option)
 
 
 def _lines(section: Section, width: int) -> list[str]:

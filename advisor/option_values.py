@@ -35,10 +35,10 @@ def value_of(value: Any, option: Option) -> Any:
     return _READERS[kind](value, flag)
 
 
-def _choice(value: object, option: Option) -> enum.Enum:
+def _choice(value: object, option: Option) -> object:
     try:
         return _ENUMS[option.keyword](value)
-    except ValueError:
+    except (KeyError, ValueError):
         valid = ", ".join(repr(choice) for choice in option.choices)
         raise OptionError(f"{option.flag} must be one of {valid}, but got {quoted(value)}.") from None
 

@@ -11,7 +11,6 @@ cores of one CPU, and a software GPU computes nothing. Rows are appended as they
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -36,10 +35,9 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import ProbeResult, Result, TimeResult
 from advisor.trial.spec import ProbeTrial, TimeTrial, Trial
-from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadSource
 from benchmarks import json_lines
-from benchmarks.method_table import MODELS, SMOKE
+from benchmarks.method_table import models_of, parser_of
 
 __all__ = ["Case", "Row", "cases", "main", "measure_model", "read"]
 
@@ -277,18 +275,13 @@ def _row(name: str, case: Case, batch: int, hardware: Hardware, *, outcome: str)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.method_memory", description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=("smoke", "full"), default="full")
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
-    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS))
-    parser.add_argument("--methods", nargs="+", help="only these methods")
+    parser = parser_of("python -m benchmarks.method_memory", __doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=OUTPUT, help="file of JSON lines (default: %(default)s)")
     options = parser.parse_args(arguments)
     hardware = detect_hardware(options.device)
-    models = SMOKE if options.size == "smoke" else {name: MODELS[name] for name in options.models}
     asked = [case for case in cases(hardware) if options.methods is None or case.method in options.methods]
-    for name, path in models.items():
-        for row in measure_model(name, resolve_source(path), asked, hardware=hardware, known=read(options.output)):
+    for name, source in models_of(options).items():
+        for row in measure_model(name, source, asked, hardware=hardware, known=read(options.output)):
             json_lines.append(options.output, row)
             print(_line(row), flush=True)
 

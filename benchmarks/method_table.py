@@ -40,7 +40,7 @@ from advisor.workload.workload import WorkloadSource
 from benchmarks.json_lines import append
 from benchmarks.method_rows import Row, read
 
-__all__ = ["main", "measure_model", "settings_alone"]
+__all__ = ["main", "measure_model", "models_of", "parser_of", "settings_alone"]
 
 _R = TypeVar("_R", bound=Result)
 
@@ -144,7 +144,7 @@ class _Model:
         """One setting, relative to plain training."""
         verdict = judge((setting,), facts=facts, hardware=self._hardware)
         if not verdict.applicable:
-            reason = verdict.reason.removeprefix(f"{setting.label}: ")
+            reason = verdict.reason.removeprefix(f"{setting.words}: ")
             return self._row(setting.label, setting.name, None, reason=reason)
         row = self._row(setting.label, setting.name, self._timed((setting,)))
         if row.peak_bytes is None or row.step_seconds is None or plain.peak_bytes is None or plain.step_seconds is None:
@@ -222,28 +222,39 @@ class _Model:
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.method_table", description=__doc__.splitlines()[0])
+def parser_of(prog: str, description: str) -> argparse.ArgumentParser:
+    """Which models and methods are measured, and where; :func:`models_of` reads the former."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--size", choices=("smoke", "full"), default="full")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", help="only these methods")
+    return parser
+
+
+def models_of(options: argparse.Namespace) -> dict[str, WorkloadSource]:
+    """Name -> the model that is measured."""
+    models = SMOKE if options.size == "smoke" else {name: MODELS[name] for name in options.models}
+    return {name: resolve_source(path) for name, path in models.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = parser_of("python -m benchmarks.method_table", __doc__.splitlines()[0])
     parser.add_argument("--all-settings", action="store_true", help="every setting (default: the first of each method)")
     parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/methods-DEVICE.jsonl)")
     options = parser.parse_args(arguments)
     hardware = detect_hardware(options.device)
     output = options.output or ROOT / "docs" / "results" / f"methods-{hardware.kind.value}.jsonl"
-    models = SMOKE if options.size == "smoke" else {name: MODELS[name] for name in options.models}
     settings = [
         setting
         for setting in settings_alone(every=options.all_settings)
         if options.methods is None or setting.name in options.methods
     ]
-    for name, path in models.items():
+    for name, source in models_of(options).items():
         rows = measure_model(
             name,
-            resolve_source(path),
+            source,
             settings,
             hardware=hardware,
             measure_seconds=_MEASURE_SECONDS[options.size],

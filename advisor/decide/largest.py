@@ -87,6 +87,6 @@ def _floor_not_met(ranking: Sequence[Candidate], goal: Goal, floor: float) -> Tr
     return FloorNotMetError(
         f"At least one size must keep {format_rate(floor, Rounding.UP)} samples/s, but none does. The best reached is "
         f"{format_rate(best.samples_per_second, Rounding.DOWN)} samples/s, at {size_words(best.model_size)} with "
-        f"{Combination.of(policy).label}, {batch}. Lower --min-throughput to that, list smaller values in SIZES, or "
+        f"{Combination.of(policy).words}, {batch}. Lower --min-throughput to that, list smaller values in SIZES, or "
         "allow more methods."
     )

@@ -75,4 +75,4 @@ def _need(candidate: Candidate, goal: Goal) -> int:
 
 
 def _name(candidate: Candidate) -> str:
-    return Combination.of(candidate.policy).label
+    return Combination.of(candidate.policy).words

@@ -98,7 +98,7 @@ def pick_of(frontier: Sequence[Placed], preference: Preference) -> int:
         point = frontier[best].point
         raise PreferenceNotMetError(
             f"Some policy must {limit.verb} {limit.words} ({limit.option}), but the {name} {limit.verb}s "
-            f"{limit.show(limit.value(point), Rounding.UP)}: {point.policy.label}"
+            f"{limit.show(limit.value(point), Rounding.UP)}: {point.policy.words}"
             f"{point.policy.axes.on_devices(point.policy.gpu_count) or ' on 1 device'}. Raise {limit.option} to that, "
             f"or allow more {more}."
         )

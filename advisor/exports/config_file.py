@@ -147,7 +147,7 @@ def _header(export: Export) -> str:
     """Comments at the top of a file; each begins in the same way, so that the next export replaces them."""
     policy = export.policy
     batch = f"{policy.micro_batch} x {policy.accumulation_steps} samples"
-    lines = [f"{_MARK} {__version__}: {policy.label}, {batch}{policy.axes.on_devices(policy.gpu_count)}"]
+    lines = [f"{_MARK} {__version__}: {policy.words}, {batch}{policy.axes.on_devices(policy.gpu_count)}"]
     lines.append(f"{_MARK}: {version_remark(export.target)}")
     for line in export.lines:
         if line.outside:

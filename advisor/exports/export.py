@@ -99,11 +99,11 @@ def export_policy(file: PolicyFile, target: Target, *, max_grad_norm: float | No
     ]
     settings = []
     for setting in policy.methods:
-        line = _line(rule_for(setting, target, methods, values), setting.label, {**values, **setting.parameters})
+        line = _line(rule_for(setting, target, methods, values), setting.words, {**values, **setting.parameters})
         if line.status is Status.REFUSED and get_method(setting.name).distributes:
             raise PolicyError(
                 f"A policy must divide its work among devices in a way that the trainer knows, but {target.title} "
-                f"cannot say {setting.label}: {line.text}. Train with wrapper.py, or tune with --gpus on methods that "
+                f"cannot say {setting.words}: {line.text}. Train with wrapper.py, or tune with --gpus on methods that "
                 "divide only the data."
             )
         settings.append(line)
@@ -120,7 +120,7 @@ def _why_impossible(policy: Policy) -> str | None:
     """Why no training could follow it, whatever the model and the device; ``None`` if one can."""
     for setting in policy.methods:
         if policy.accumulation_steps > 1 and not get_method(setting.name).accumulates:
-            return f"{setting.label} needs the whole gradient in one backward pass, and the policy accumulates"
+            return f"{setting.words} needs the whole gradient in one backward pass, and the policy accumulates"
     return (
         missing_dependency(policy.methods)
         or misplaced(policy.methods, policy.gpu_count, policy.axes)

@@ -110,7 +110,7 @@ class Document:
         for setting in found:
             method = get_method(setting.name)
             if method.distributes and gpu_count == 1:
-                self.notes.append(f"{setting.label} divides nothing on one device (--gpus says on how many you train)")
+                self.notes.append(f"{setting.words} divides nothing on one device (--gpus says on how many you train)")
             elif not (method.one_device_only and gpu_count > 1):
                 kept.append(setting)
         self._found = found
@@ -221,7 +221,7 @@ class Document:
         for setting in mine:
             rule = next((one for one in target.rules if _says(one, setting, names)), None)
             if rule is not None and rule.status is Status.APPROXIMATED and rule.text:
-                notes.append(f"{setting.label} is near what {target.title} does: {rule.text}")
+                notes.append(f"{setting.words} is near what {target.title} does: {rule.text}")
         notes += [f"{key}: {quoted(value)} is not measured: no method says it" for key, value in self._unsaid()]
         for key, why in target.rivals.items():
             value = value_at(self._given, key)

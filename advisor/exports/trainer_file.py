@@ -146,7 +146,7 @@ def _together(parts: list[Document], gpu_count: int) -> list[MethodSetting]:
             continue
         others = [one.name for one in kept if one.name != setting.name and conflict_between((one, setting))]
         if reason and not any(part.keys_of(setting.name) & part.keys_of(name) for name in others):
-            part.notes.append(f"{setting.label} is not measured: {reason}")
+            part.notes.append(f"{setting.words} is not measured: {reason}")
     if gpu_count > 1 and not any(get_method(one.name).distributes for one in kept):
         kept.append(use("ddp", bucket_views=False, static_graph=False))
     return kept

@@ -22,7 +22,7 @@ import psutil
 from advisor.hardware.gpus import list_gpus
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.host import group_seconds, host_cores
-from advisor.text.units import format_percent
+from advisor.text.units import format_count, format_percent
 
 __all__ = ["Load", "Moment", "cores_taken", "moment", "other_load"]
 
@@ -67,7 +67,8 @@ class Load(NamedTuple):
         words = [f"{name} is {format_percent(share)} busy" for name, share in self.gpus.items() if share >= _IDLE_SHARE]
         if not words or self.busy_cores >= max(_IDLE_CORES, _IDLE_SHARE * self.cores):
             by = f" ({', '.join(self.names)})" if self.names else ""
-            words.insert(0, f"other processes keep {self.busy_cores:.1f} of {self.cores} cores busy{by}")
+            of = format_count(self.cores, "core")
+            words.insert(0, f"other processes keep {self.busy_cores:.1f} of {of} busy{by}")
         return "; ".join(words)
 
 

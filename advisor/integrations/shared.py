@@ -60,10 +60,10 @@ def policy_for(
     for setting in own.methods:
         method = get_method(setting.name)
         if reason := why_refused(method, trainer):
-            raise MethodRefusedError(f"{setting.label} cannot be used in {trainer.name}: {reason}")
+            raise MethodRefusedError(f"{setting.words} cannot be used in {trainer.name}: {reason}")
         if own.accumulation_steps > 1 and not method.accumulates:
             raise MethodRefusedError(
-                f"{setting.label} needs the whole gradient in one backward pass, but the policy has "
+                f"{setting.words} needs the whole gradient in one backward pass, but the policy has "
                 f"accumulation_steps: {own.accumulation_steps}; leave the method out, or set accumulation_steps: 1"
             )
     if processes is not None and own.gpu_count != processes:

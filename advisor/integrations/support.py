@@ -91,4 +91,4 @@ def require_supported(settings: Iterable[MethodSetting], trainer: Trainer) -> No
     """
     for setting in settings:
         if reason := why_refused(get_method(setting.name), trainer):
-            raise MethodRefusedError(f"{setting.label} cannot be used in {trainer.name}: {reason}")
+            raise MethodRefusedError(f"{setting.words} cannot be used in {trainer.name}: {reason}")

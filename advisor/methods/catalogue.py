@@ -114,5 +114,5 @@ def get_method(name: str) -> Method:
         if method.name == name:
             return method
     near = difflib.get_close_matches(name, [method.name for method in CATALOGUE], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ";"
-    raise MethodRefusedError(f"there is no method {quoted(name)}{hint} `momadvise methods` lists all of them")
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise MethodRefusedError(f"There is no method {quoted(name)}.{hint} `momadvise methods` lists all of them.")

@@ -122,7 +122,7 @@ def judge_alone(
         accumulation_steps: Micro-batches per optimizer step.
 
     Returns:
-        The refusal, or acceptance with its remarks; a reason begins with the setting's label.
+        The refusal, or acceptance with its remarks; a reason begins with the setting in words.
 
     Raises:
         MethodRefusedError: The name, a parameter or a value is unknown.
@@ -132,12 +132,12 @@ def judge_alone(
     known: list[str] = []
     for verdict in (judge_libraries(method, facts), method.applicable(setting.parameters, facts, hardware)):
         if not verdict.applicable:
-            return Verdict.no(f"{setting.label}: {verdict.reason}")
+            return Verdict.no(f"{setting.words}: {verdict.reason}")
         if verdict.reason:
-            known.append(f"{setting.label}: {verdict.reason}")
+            known.append(f"{setting.words}: {verdict.reason}")
     if accumulation_steps > 1 and not method.accumulates:
         return Verdict.no(
-            f"{setting.label}: it needs the whole gradient in one backward pass, but the policy accumulates "
+            f"{setting.words}: it needs the whole gradient in one backward pass, but the policy accumulates "
             f"{accumulation_steps} micro-batches"
         )
     return Verdict.yes("; ".join(known))
@@ -150,11 +150,11 @@ def conflict_between(settings: Sequence[MethodSetting]) -> str | None:
     for setting, other in itertools.combinations(settings, 2):
         decided = get_method(setting.name).decides
         if decided and decided == get_method(other.name).decides:
-            return f"{setting.label} cannot be combined with {other.label}: both decide {decided}; choose one of them"
+            return f"{setting.words} cannot be combined with {other.words}: both decide {decided}; choose one of them"
     for setting, other in itertools.permutations(settings, 2):
         for conflict in get_method(setting.name).conflicts:
             if conflict.other == other.name and _holds(conflict, setting, other):
-                return f"{setting.label} cannot be combined with {other.label}: {conflict.reason}"
+                return f"{setting.words} cannot be combined with {other.words}: {conflict.reason}"
     return None
 
 
@@ -164,7 +164,7 @@ def missing_dependency(settings: Sequence[MethodSetting]) -> str | None:
     for setting in settings:
         wanted = get_method(setting.name).builds_on
         if wanted and not names & set(wanted):
-            return f"{setting.label}: it works on top of {' or '.join(wanted)}, and none of these is in use"
+            return f"{setting.words}: it works on top of {' or '.join(wanted)}, and none of these is in use"
     return None
 
 
@@ -176,22 +176,22 @@ def misplaced(settings: Sequence[MethodSetting], gpu_count: int, mesh: Mesh = DA
     for setting in settings if gpu_count > 1 else ():
         reason = get_method(setting.name).one_device_only
         if reason:
-            return f"{setting.label}: it cannot be used on {gpu_count} devices: {reason}"
+            return f"{setting.words}: it cannot be used on {gpu_count} devices: {reason}"
     # A method without devices of its own tells better what is wrong than an axis that lacks a method.
     for axis in sorted(MeshAxis, key=lambda axis: mesh.degree(axis, gpu_count) > 1):
         own = [setting for setting in settings if get_method(setting.name).axis is axis]
         degree = mesh.degree(axis, gpu_count)
         if degree == 1 and own:
             if gpu_count == 1:
-                return f"{own[0].label}: it trains on several devices together, but the policy uses one"
+                return f"{own[0].words}: it trains on several devices together, but the policy uses one"
             where = _described(mesh, gpu_count)
             return (
-                f"{own[0].label}: it divides the {axis.value} axis, which has one device in {where}; "
+                f"{own[0].words}: it divides the {axis.value} axis, which has one device in {where}; "
                 f"leave it out, or give the axis more devices{_how(axis)}"
             )
         if degree > 1 and len(own) != 1:
             valid = ", ".join(method.name for method in CATALOGUE if method.axis is axis)
-            got = " and ".join(setting.label for setting in own) or "none"
+            got = " and ".join(setting.words for setting in own) or "none"
             where = f"on {gpu_count} devices"
             if mesh != DATA_ONLY:
                 where = f"with {degree} devices on the {axis.value} axis"
@@ -208,7 +208,7 @@ def _how(axis: MeshAxis) -> str:
 def misfit(settings: Sequence[MethodSetting], mesh: Mesh, facts: Facts | None = None) -> str | None:
     """Why a method cannot be used on a mesh although each axis has its method; ``None`` if all can."""
     reasons = ((setting, get_method(setting.name).why_not_on(setting.parameters, mesh, facts)) for setting in settings)
-    return next((f"{setting.label}: {reason}" for setting, reason in reasons if reason), None)
+    return next((f"{setting.words}: {reason}" for setting, reason in reasons if reason), None)
 
 
 def _described(mesh: Mesh, gpu_count: int) -> str:

@@ -127,8 +127,8 @@ def apply_policy(
     except BaseException:
         training.close()
         raise
-    object.__setattr__(model, _MARK, policy.label)
-    announce_direct_calls(training, policy.label, compute_loss)
+    object.__setattr__(model, _MARK, policy.words)
+    announce_direct_calls(training, policy.words, compute_loss)
     if not policy.methods:
         training.on_close(lambda: vars(model).pop(_MARK, None))  # plain training leaves nothing in the model
     return training

@@ -59,8 +59,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def label(self) -> str:
-        """The methods in words; ``"plain"`` without any."""
+        """What records call its methods; ``"plain"`` without any."""
         return " + ".join(method.label for method in self.methods) or "plain"
+
+    @property
+    def words(self) -> str:
+        """Its methods on one line, as people say them; ``"plain"`` without any."""
+        return " + ".join(method.words for method in self.methods) or "plain"
 
     @property
     def key(self) -> str:

@@ -76,7 +76,6 @@ class AnswerView:
             yield RankingTable(answer, self.goal, rows=_ROWS_IN_FULL if self.verbose else _ROWS)
         else:
             yield FrontierTable(answer, self.goal)
-            yield Text()
             yield CostPlot(answer)
         yield Text()
         if answer.growth is not None:

@@ -14,7 +14,7 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.hardware.profiles import Figure, Profile
 from advisor.methods.base import Conflict, Method, Verdict
 from advisor.methods.compose import judge, settings_of
-from advisor.report.cells import plain_table
+from advisor.report.cells import Unbroken, plain_table
 from advisor.text.units import format_bytes, format_count
 
 __all__ = ["hardware_summary", "hardware_view", "method_view", "methods_view"]
@@ -156,19 +156,27 @@ def hardware_view(hardware: Hardware, profile: Profile | None = None) -> Rendera
         if figure.value is not None:
             number = sources.setdefault(f"{figure.source}, {figure.date}", len(sources) + 1)
             table.add_row(title, f"{figure.value:,g} {figure.unit}", Text(figure.note), Text(f"[{number}]"))
-    listed = [Text(f"[{number}] {source}", style="dim", overflow="fold") for source, number in sources.items()]
+    listed = [
+        Unbroken(source, style="dim", head=Text(f"[{number}] ", style="dim")) for source, number in sources.items()
+    ]
     missing = [f"{title} ({figure.note})" for title, figure in figures.items() if figure.value is None]
     without = [Text(f"No figure: {'; '.join(missing)}.", style="dim")] if missing else []
     return Group(_grid(rows), Text(), table, *without, *listed)
 
 
-def _grid(rows: Sequence[tuple[str, str | Text]]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold cyan", no_wrap=True)
+def _grid(rows: Sequence[tuple[str, str | Text]]) -> Group:
+    width = max(len(title) for title, _ in rows) + 2
+    heads = [Text(title.ljust(width), style="bold cyan") for title, _ in rows]
+    return Group(*(_row(head, value) for head, (_, value) in zip(heads, rows, strict=True)))
+
+
+def _row(head: Text, value: str | Text) -> RenderableType:
+    if isinstance(value, str):
+        return Unbroken(value, head=head)
+    grid = Table.grid()
+    grid.add_column(width=len(head), no_wrap=True)
     grid.add_column(ratio=1)
-    for title, value in rows:
-        # Plain strings would be read as markup, and a bracket in them would vanish.
-        grid.add_row(Text(title), value if isinstance(value, Text) else Text(value))
+    grid.add_row(head, value)
     return grid
 
 
@@ -178,7 +186,7 @@ def _verdicts(method: Method, hardware: Hardware) -> dict[str, Verdict]:
     for setting in settings_of(method):
         verdict = judge((setting,), facts=None, hardware=hardware)
         words = ", ".join(f"{name}={value}" for name, value in setting.parameters.items()) or method.name
-        verdicts[words] = Verdict(verdict.applicable, verdict.reason.removeprefix(f"{setting.label}: "))
+        verdicts[words] = Verdict(verdict.applicable, verdict.reason.removeprefix(f"{setting.words}: "))
     return verdicts
 
 

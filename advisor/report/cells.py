@@ -1,7 +1,8 @@
-"""Parts of tables: a policy that wraps only between methods, and the tables' common style."""
+"""Parts of tables: words that are folded only where they may be, and the tables' common style."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -15,7 +16,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_outpaced
 from advisor.text.units import format_spread
 
-__all__ = ["Folded", "aligned", "fitting", "plain_table", "spread_cell", "two_lines"]
+__all__ = ["Folded", "Unbroken", "aligned", "fitting", "plain_table", "spread_cell", "two_lines"]
 
 _LEFT = ("#", "fidelity")
 """Columns of left-aligned words; numbers are right-aligned."""
@@ -57,6 +58,28 @@ class Folded:
         longest = max((len(word) + len(self._separator.lstrip()) for word in self._words), default=0)
         whole = len(self._separator.join(self._words))
         return Measurement(min(longest, whole), whole).with_maximum(options.max_width)
+
+
+class Unbroken:
+    """Words folded only at blanks: one that is wider than the screen, such as an address, stays whole to be copied.
+
+    Print it with ``crop=False``, and outside of tables, which would cut it.
+
+    Args:
+        text: The words.
+        style: Of the words.
+        head: What the first line begins with; the others are indented as far.
+    """
+
+    def __init__(self, text: str, *, style: str = "", head: Text | str = "") -> None:
+        self._text, self._style, self._head = text, style, head
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = max(1, options.max_width - len(self._head))
+        lines = textwrap.wrap(self._text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        for number, line in enumerate(lines):
+            head = " " * len(self._head) if number else self._head
+            yield Text.assemble(head, (line, self._style), no_wrap=True, overflow="ignore")
 
 
 def spread_cell(candidate: Candidate) -> tuple[str, str]:

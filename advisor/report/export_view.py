@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from advisor.exports.config_file import Patched, installed_version, version_remark
 from advisor.exports.export import Export, Line
 from advisor.exports.rules import Status, Target
 from advisor.exports.yaml_text import line_of
-from advisor.report.wording import batch_words, label_words, policy_words
+from advisor.report.cells import Unbroken
+from advisor.report.wording import batch_words, sentence
 from advisor.text.printable import shown
 
 __all__ = ["export_view"]
@@ -42,9 +42,9 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
         verdict = f"{len(export.lines) - len(left)} of {len(export.lines)} parts are exported, {others}{nothing}."
     other_version = installed_version(target) not in (None, target.version)
     return Group(
-        Text(f"{policy_words(export.policy)}, batch {batch_words(export.policy)}, as {target.title}", style="bold"),
+        Text(f"{export.policy.words}, batch {batch_words(export.policy)}, as {target.title}", style="bold"),
         Text(verdict, style="yellow" if left else "green"),
-        Text(f"{remark[0].upper()}{remark[1:]}.", style="yellow" if other_version else "dim"),
+        Text(sentence(remark), style="yellow" if other_version else "dim"),
         Text(),
         *(part for line in export.lines for part in _line(line)),
         *_changes(patched, target, written=written),
@@ -57,7 +57,7 @@ def _count_words(status: Status, count: int) -> str:
 
 
 def _line(line: Line) -> Iterator[RenderableType]:
-    yield Text.assemble(f"{label_words(line.what)}: ", (line.status.value, _STYLES[line.status]))
+    yield Text.assemble(f"{line.what}: ", (line.status.value, _STYLES[line.status]))
     for key, value in line.keys.items():
         yield _indented(f"{key}: {_value(value)}", "cyan")
     for words in (line.outside, line.text):
@@ -66,7 +66,7 @@ def _line(line: Line) -> Iterator[RenderableType]:
 
 
 def _indented(text: str, style: str = "") -> RenderableType:
-    return Padding(Text(text, style=style), (0, 0, 0, 4), expand=False)
+    return Unbroken(text, style=style, head=" " * 4)
 
 
 def _value(value: Any) -> str:
@@ -78,10 +78,10 @@ def _changes(patched: Patched | None, target: Target, *, written: bool) -> Itera
         return
     yield Text()
     if not patched.changes:
-        yield Text(f"{shown(patched.path)} says it already.")
+        yield Unbroken(f"{shown(patched.path)} says it already.")
     for number, change in enumerate(patched.changes):
         if number == 0:
-            yield Text(f"{shown(patched.path)}:")
+            yield Unbroken(f"{shown(patched.path)}:")
         yield _indented(change.words, "yellow" if change.stays else "")
     for wrong, right in patched.misspelled.items():
         yield Text(f"{wrong} is no key that momadvise knows; is {right} meant?", style="yellow")
@@ -93,7 +93,7 @@ def _strange(patched: Patched, target: Target, *, written: bool) -> Iterator[Ren
     for key in patched.unknown:
         line = line_of(patched.text if written else patched.before, key)
         where = f"{shown(patched.path)}, line {line}" if line else shown(patched.path)
-        yield Text(
+        yield Unbroken(
             f"{where}: {shown(key)} stays, but {target.library} {installed_version(target)} has no such key and "
             f"{target.of_unknown}. Correct or remove it.",
             style="yellow",
@@ -104,7 +104,7 @@ def _strange(patched: Patched, target: Target, *, written: bool) -> Iterator[Ren
         rest = f" and {more} more" if more else ""
         version = installed_version(target)
         why = "is not installed here" if version is None else f"{version} has no list of its keys where it had one"
-        yield Text(f"Not checked, as {target.library} {why}: {', '.join(names)}{rest}.", style="dim")
+        yield Unbroken(f"Not checked, as {target.library} {why}: {', '.join(names)}{rest}.", style="dim")
 
 
 def _usage(export: Export, patched: Patched | None) -> Iterator[RenderableType]:
@@ -112,8 +112,8 @@ def _usage(export: Export, patched: Patched | None) -> Iterator[RenderableType]:
     file = "FILE" if patched is None else str(patched.path)
     yield Text()
     if target.use:
-        yield Text(f"Train with: {target.use.format(file=file, gpu_count=export.policy.gpu_count)}", style="dim")
+        yield Unbroken(f"Train with: {target.use.format(file=file, gpu_count=export.policy.gpu_count)}", style="dim")
     if any(line.status is Status.ADAPTER for line in export.lines):
-        yield Text(target.adapter_words, style="yellow")
+        yield Unbroken(target.adapter_words, style="yellow")
     for note in target.notes:
-        yield Text(f"{note[0].upper()}{note[1:]}.", style="dim")
+        yield Unbroken(sentence(note), style="dim")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
 from rich.text import Text
 
@@ -13,7 +13,7 @@ from advisor.decide.cost import cost_of
 from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.goal import Goal
 from advisor.hardware.mesh import DATA_ONLY
-from advisor.report.cells import Folded, aligned, fitting, plain_table, spread_cell, two_lines
+from advisor.report.cells import Folded, Unbroken, aligned, fitting, plain_table, spread_cell, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.points import ITERATIONS, Entry, entries, worse_words
 from advisor.report.wording import batch_words, meshed_words, role_words
@@ -136,17 +136,17 @@ class FrontierTable:
             format_usd(cost.cost_usd * ITERATIONS),
         ]
 
-    def _legend(self) -> Text:
+    def _legend(self) -> RenderableType:
         price = self._goal.price
         assert price is not None
         energy = "energy: of all devices, per iteration. " if "energy" in self._columns else ""
-        return Text(
+        columns = (
             "latency: of an iteration (optimizer step). ±: half the 95% interval. $/1000: US dollars for "
             f"{ITERATIONS} iterations. {energy}batch: micro-batch x accumulation steps of each {self._sharer}. drift: "
-            f"of the loss, from plain training{drift_legend(self._answer.ranking)}.\n"
-            f"price: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, {price.date}{self._shared()}",
-            style="dim",
+            f"of the loss, from plain training{drift_legend(self._answer.ranking)}."
         )
+        paid = f"price: {format_usd(price.usd_per_hour)} per device-hour, {price.source}, {price.date}{self._shared()}"
+        return Group(Text(columns, style="dim"), *(Unbroken(line, style="dim") for line in paid.splitlines()))
 
     @property
     def _sharer(self) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.decide.candidate import Growth, Recommendation, SizeOutcome, SizeRow
 from advisor.decide.growth import plain_among
 from advisor.report.cells import Folded, plain_table
-from advisor.report.wording import combination_words, parameters_words
+from advisor.report.wording import parameters_words
 from advisor.search.space.space import Combination
 from advisor.text.units import format_bytes, format_rate
 from advisor.trial.outcome import Outcome
@@ -17,6 +19,12 @@ from advisor.workload.sizes import size_parts
 __all__ = ["growth_table"]
 
 _SHORT = {Outcome.OUT_OF_MEMORY: "OOM", Outcome.HOST_OUT_OF_MEMORY: "host OOM", Outcome.SCREENED: "not run"}
+
+_LEGEND = {
+    Outcome.OUT_OF_MEMORY: "OOM: out of memory.",
+    Outcome.HOST_OUT_OF_MEMORY: "host OOM: out of the host's memory.",
+    Outcome.SCREENED: "not run: predicted to fail.",
+}
 
 
 def growth_table(recommendation: Recommendation, growth: Growth, *, own_settings: bool = False) -> RenderableType:
@@ -52,12 +60,17 @@ def growth_table(recommendation: Recommendation, growth: Growth, *, own_settings
             cells.append(_predicted(row))
         style = "bold green" if row.model_size == winner.model_size else ""
         table.add_row(*cells, style=style)
-    legend = f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s."
+    shown = [one for row in growth.rows for one in ((row.plain, row.winner) if beside else (row.plain,)) if one]
+    legend = []
+    if any((one.samples_per_second or math.inf) < growth.floor_samples_per_second for one in shown):
+        legend.append(f"*: below the floor of {format_rate(growth.floor_samples_per_second)} samples/s.")
     if plain != Combination() or own_settings:
-        legend += f" {own}: {combination_words(plain)}."
+        legend.append(f"{own}: {plain.words}.")
     if beside:
-        legend += f" winner: {combination_words(best)}."
-    return Group(table, Text(legend + " OOM: out of memory. not run: predicted to fail.", style="dim"))
+        legend.append(f"winner: {best.words}.")
+    ends = {one.outcome for one in shown if one.samples_per_second is None}
+    legend += [words for outcome, words in _LEGEND.items() if outcome in ends]
+    return Group(table, *[Text(" ".join(legend), style="dim")] * bool(legend))
 
 
 def _size_parts(row: SizeRow, recommendation: Recommendation) -> list[str]:

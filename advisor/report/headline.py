@@ -26,7 +26,6 @@ from advisor.report.wording import (
     of_each_share,
     on_devices,
     parameters_words,
-    policy_words,
     promise_words,
     promised_times,
     turns_words,
@@ -149,7 +148,7 @@ def title_words(answer: Recommendation) -> str:
     devices = f" on each of {policy.gpu_count:,} devices" if policy.gpu_count > 1 else ""
     if policy.axes != DATA_ONLY:
         devices = of_each_share(policy) + on_devices(policy)
-    training = f"train with {policy_words(policy)}, batch {batch_words(policy)}{devices}"
+    training = f"train with {policy.words}, batch {batch_words(policy)}{devices}"
     if winner.model_size:
         training = f"build {size_words(winner.model_size)} and {training}"
     elif measured_too_little(answer):

@@ -25,7 +25,6 @@ from advisor.report.wording import (
     on_devices,
     outcome_style,
     parameters_words,
-    policy_words,
     rate_words,
     result_words,
     trial_words,
@@ -142,7 +141,7 @@ class LiveProgress(Progress):
         """Show the trial under way."""
         self._doing_since = self._clock()
         # The policy comes last because the terminal's edge may cut it off.
-        methods = policy_words(policy) + on_devices(policy)
+        methods = policy.words + on_devices(policy)
         self._change(doing=f"trial {number}, {doing}", policy=f": {methods}, batch {batch_words(policy)}")
 
     def trial_ended(

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from advisor.predict.policy_outlook import AtBatch, Outlook
 from advisor.predict.prediction import Category, Manner
+from advisor.report.cells import Unbroken
 from advisor.report.console import speaks_unicode
 from advisor.report.wording import meshed_words
 from advisor.text.units import format_bytes, format_count, format_rate, format_seconds
@@ -72,7 +73,7 @@ class OutlookView:
             yield from self._times()
         yield Text()
         for note in self._notes():
-            yield Text(note, style="dim")
+            yield Unbroken(note, style="dim")
 
     def _answer(self) -> Text:
         outlook, asked = self.outlook, self.outlook.asked

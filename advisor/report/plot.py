@@ -54,7 +54,7 @@ class CostPlot:
         self._entries = entries(recommendation, dominated=DOMINATED_ROWS)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Nothing for a single point."""
+        """Below a blank line; nothing for a single point."""
         if len(self._entries) < 2:
             return
         columns = min(options.max_width, _WIDTH) - _MARGIN - 2
@@ -63,6 +63,7 @@ class CostPlot:
         up = _Axis([entry.usd for entry in self._entries], _ROWS)
         canvas, lost = self._canvas(across, up, columns)
         vertical, corner, horizontal = ("|", "+", "-") if options.ascii_only else ("│", "└", "─")
+        yield Text()
         yield Text(f"$ for {ITERATIONS} iterations{_scale(up)}", style="bold")
         ticks = {up.cell(value): format_usd(value) for value in (up.low, up.middle, up.high)}
         for row in reversed(range(_ROWS)):

@@ -18,6 +18,7 @@ from advisor.decide.eligible import is_outpaced, why_not_eligible
 from advisor.decide.floor import keeps
 from advisor.decide.score import gain_over
 from advisor.goal import Goal, GoalKind
+from advisor.methods.setting import label_words
 from advisor.report.cells import Folded, aligned, fitting, plain_table, spread_cell, two_lines
 from advisor.report.comparison import drift_cell, drift_legend
 from advisor.report.wording import (
@@ -241,7 +242,7 @@ def refused_settings_table(refused: Mapping[str, str]) -> RenderableType:
     """Settings that no policy could use here, with reasons; settings with the same reason share a row."""
     by_reason: dict[str, list[str]] = {}
     for label, reason in refused.items():
-        by_reason.setdefault(reason, []).append(label)
+        by_reason.setdefault(reason, []).append(label_words(label))
     table = plain_table("Not applicable here")
     table.add_column("method")
     table.add_column("why")

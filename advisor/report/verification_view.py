@@ -8,7 +8,8 @@ from rich.text import Text
 
 from advisor.decide.verdict import Kept, Verification
 from advisor.measure.step_record import COMPARED_STEPS
-from advisor.report.wording import batch_words, policy_words
+from advisor.report.cells import Unbroken
+from advisor.report.wording import batch_words, sentence
 
 __all__ = ["verification_view"]
 
@@ -17,7 +18,7 @@ _STYLES = {Kept.YES: "green", Kept.NO: "bold red", Kept.NOT_JUDGED: "dim"}
 
 def verification_view(found: Verification) -> RenderableType:
     """What was found, the verdict first."""
-    title = f"{found.workload}: {policy_words(found.policy)}, batch {batch_words(found.policy)}, on {found.device}"
+    title = f"{found.workload}: {found.policy.words}, batch {batch_words(found.policy)}, on {found.device}"
     broken = [check.name for check in found.checks if check.kept is Kept.NO]
     verdict = f"It does not keep its promise: {', '.join(broken)}." if broken else "It keeps its promise."
     compared = (
@@ -31,7 +32,7 @@ def verification_view(found: Verification) -> RenderableType:
         Text(),
         _table(found),
         *[Text()] * bool(found.notes),
-        *(Text(f"{note[0].upper()}{note[1:].rstrip('.')}.", style="dim") for note in found.notes),
+        *(Unbroken(sentence(note), style="dim") for note in found.notes),
     )
 
 

@@ -6,7 +6,7 @@ from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeOutc
 from advisor.decide.growth import plain_among
 from advisor.goal import Goal
 from advisor.report.sentences import go_on
-from advisor.report.wording import combination_words, parameters_words, training_words
+from advisor.report.wording import parameters_words, training_words
 from advisor.search.space.space import Combination
 from advisor.text.units import format_bytes, format_rate, format_spread
 from advisor.trial.outcome import Outcome
@@ -113,8 +113,8 @@ def _memory(winner: Candidate, growth: Growth, goal: Goal) -> str:
 def _plain_words(plainly: Combination, goal: Goal) -> str:
     """The baseline: ``"plain training"``, ``"plain training (ddp on 2 devices)"``, ``"your own settings (lora)"``."""
     if goal.own_settings:
-        return f"your own settings ({combination_words(plainly)})"
-    return "plain training" if plainly == Combination() else f"plain training ({combination_words(plainly)})"
+        return f"your own settings ({plainly.words})"
+    return "plain training" if plainly == Combination() else f"plain training ({plainly.words})"
 
 
 def _parameters(candidate: Candidate) -> str:

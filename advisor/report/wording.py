@@ -9,9 +9,8 @@ from advisor.decide.eligible import is_measured, is_outpaced
 from advisor.goal import Goal, Price
 from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.in_turn import Speedup
-from advisor.methods.setting import MethodSetting
+from advisor.methods.setting import label_words
 from advisor.policy.policy import Policy
-from advisor.search.space.space import Combination
 from advisor.text.units import (
     format_bytes,
     format_count,
@@ -29,33 +28,29 @@ __all__ = [
     "baseline_words",
     "batch_words",
     "candidate_words",
-    "combination_words",
     "comparison_words",
     "early_words",
     "gain_words",
-    "label_words",
     "meshed_words",
-    "method_words",
     "methods_words",
     "of_each_share",
     "on_devices",
     "outcome_style",
     "parameters_words",
     "peak_words",
-    "policy_words",
     "price_words",
     "promise_words",
     "promised_times",
     "rate_words",
     "result_words",
     "role_words",
+    "sentence",
     "subject_words",
     "training_words",
     "trial_words",
     "turns_words",
 ]
 
-_NOT_TEXT = re.compile(r"-?[\d.]+(e-?\d+)?|True|False")
 _OUTCOME_STYLES = {
     Outcome.OK: "green",
     Outcome.COMPARED: "cyan",
@@ -66,17 +61,9 @@ _OUTCOME_STYLES = {
 }
 
 
-def method_words(setting: MethodSetting) -> str:
-    """A method as people say it, with its parameters' names only for numbers: ``"checkpoint every=2"``."""
-    parameters = sorted(setting.parameters.items())
-    return " ".join(
-        [setting.name, *(value if isinstance(value, str) else f"{name}={value}" for name, value in parameters)]
-    )
-
-
 def methods_words(policy: Policy) -> list[str]:
     """The methods of a policy, one by one; ``["plain"]`` without any."""
-    return [method_words(setting) for setting in policy.methods] or ["plain"]
+    return [setting.words for setting in policy.methods] or ["plain"]
 
 
 def meshed_words(policy: Policy) -> list[str]:
@@ -86,28 +73,11 @@ def meshed_words(policy: Policy) -> list[str]:
     return [*words, f"{last} ({label})" if label else last]
 
 
-def policy_words(policy: Policy) -> str:
-    """The methods of a policy on one line."""
-    return " + ".join(methods_words(policy))
-
-
-def combination_words(combination: Combination) -> str:
-    """Methods with their devices if several, and with what these divide beside the data.
-
-    For example ``"fsdp + checkpoint every=2 on 4 devices"``, ``"ddp + ... on 4 devices (2 data x 2 tensor)"``.
-    """
-    methods = " + ".join(method_words(setting) for setting in combination.settings) or "plain"
-    return methods + combination.mesh.on_devices(combination.gpu_count)
-
-
-def label_words(label: str) -> str:
-    """What a record calls a combination as people say it: ``"precision(dtype=bf16)"`` -> ``"precision bf16"``."""
-
-    def in_words(found: re.Match[str]) -> str:
-        pairs = [pair.split("=", 1) for pair in found[1].split(", ") if "=" in pair]
-        return "".join(f" {name}={value}" if _NOT_TEXT.fullmatch(value) else f" {value}" for name, value in pairs)
-
-    return re.sub(r"\(([^()]*=[^()]*)\)", in_words, label)
+def sentence(words: str) -> str:
+    """With a capital and a full stop; a name in code, ``sequence_len``, keeps its spelling."""
+    first = words.partition(" ")[0]
+    capital = words[0] if re.search(r"[\d_.(]", first) else words[0].upper()
+    return f"{capital}{words[1:].rstrip('.')}."
 
 
 def comparison_words(comparison: Comparison) -> str:
@@ -155,7 +125,7 @@ def batch_words(policy: Policy) -> str:
 def training_words(candidate: Candidate) -> str:
     """A policy with its batch, as in a sentence: ``"precision bf16 at batch 16 x 4"``; its devices if several."""
     policy = candidate.policy
-    methods = "plain training" if not policy.methods else policy_words(policy)
+    methods = "plain training" if not policy.methods else policy.words
     return f"{methods} at batch {batch_words(policy)}{on_devices(policy)}"
 
 

@@ -16,7 +16,6 @@ import msgspec
 from advisor.decide.candidate import Candidate
 from advisor.decide.next_pair import next_pair
 from advisor.measure.measurement import Measurement
-from advisor.report.wording import combination_words
 from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposer
@@ -79,7 +78,7 @@ class _Leaders:
             if chosen is None:
                 break
             place, pair = self._rooms[chosen]
-            labels = [combination_words(Combination.of(one)) for one in (pair.one, pair.other)]
+            labels = [Combination.of(one).words for one in (pair.one, pair.other)]
             self._context.progress.stage(f"comparing leaders in turn: {labels[0]} with {labels[1]}")
             found = self._pairs.compare(pair)
             if found is None:

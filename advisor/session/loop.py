@@ -170,7 +170,7 @@ class SearchLoop:
                 self._put_off.add(setting.name)
                 self._proposer.put_off(setting.name)
                 self._evaluator.notes.append(
-                    f"no further combination with {setting.name} was tried after {candidate.policy.label}: "
+                    f"no further combination with {setting.name} was tried after {candidate.policy.words}: "
                     f"{candidate.reason}. Raise --time-limit to try them"
                 )
 

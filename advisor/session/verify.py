@@ -168,7 +168,7 @@ class _Verifier:
         """Add peak and speed, compared with the baseline: the file's own, or plain training at its batch."""
         evidence = self.file.evidence
         result, plain, beside = self.runs.beside_baseline(compared.global_batch)
-        name = f"the baseline ({beside.label})" if self.file.baseline else "plain training"
+        name = f"the baseline ({beside.words})" if self.file.baseline else "plain training"
         verification = msgspec.structs.replace(
             verification,
             outcome=result.outcome,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from pathlib import Path
 
 import msgspec
+
+from advisor.text.paths import as_seen_from_here
 
 __all__ = ["CONSTANTS", "FUNCTIONS", "Stated", "WorkloadKind", "WorkloadSource"]
 
@@ -15,6 +18,9 @@ FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "co
 
 CONSTANTS = ("MAX_GRAD_NORM", "BATCH_SIZE", "BLOCKS", "SIZES")
 """What a user may state beside them, in the same file."""
+
+_OF_HUB = re.compile(r"/(?P<folder>models--(?P<repository>[^/]+--[^/]+))/snapshots/(?P<commit>[^/]+)/config\.json$")
+"""A config in the cache of the Hugging Face hub."""
 
 
 class WorkloadKind(enum.Enum):
@@ -77,16 +83,28 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def typed_here(self) -> str:
         """What finds it from the current folder, on this machine: a path to one that is elsewhere is whole."""
-        typed = self.typed
-        elsewhere = os.path.isabs(self.location) and typed == Path(self.location).name
-        return self.location if elsewhere and not Path(typed).exists() else typed
+        named = _in_hub_cache(self.location)
+        return str(as_seen_from_here(Path(self.location))) if os.path.isabs(self.location) and not named else self.typed
 
     @property
     def typed(self) -> str:
-        """What a user in the current folder types for it; empty for functions."""
+        """What a user in the current folder types for it, with no folder of this machine; empty for functions."""
         if self.kind is WorkloadKind.HUGGING_FACE and not os.path.isabs(self.location):
             return f"hf:{self.location}"
         if not self.location:
             return ""
-        path, here = Path(self.location), Path.cwd().resolve()
-        return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
+        path = as_seen_from_here(Path(self.location))
+        return _in_hub_cache(self.location) or (path.name if path.is_absolute() else path.as_posix())
+
+
+def _in_hub_cache(location: str) -> str:
+    """How a config in the cache of the Hugging Face hub is named: by its repository; empty for any other path."""
+    found = _OF_HUB.search(location)
+    if found is None:
+        return ""
+    repository, commit = found["repository"].replace("--", "/", 1), found["commit"]
+    try:
+        newest = Path(location[: found.start()], found["folder"], "refs", "main").read_text().strip()
+    except OSError:
+        newest = ""
+    return f"hf:{repository}" if newest == commit else f"hf:{repository}@{commit}"

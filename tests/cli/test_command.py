@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -189,7 +190,7 @@ def test_one_method_is_shown_with_all_that_it_declares(method: object, tmp_path:
 def test_an_unknown_method_gets_the_near_match_and_how_to_list_them(tmp_path: Path) -> None:
     result = run_here("methods", "chekpoint", cwd=tmp_path)
     assert result.returncode == 2
-    assert "did you mean 'checkpoint'?" in result.stderr
+    assert "Did you mean 'checkpoint'?" in result.stderr
     assert "`momadvise methods` lists" in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
@@ -278,3 +279,26 @@ def test_the_parent_of_a_whole_tuning_never_loads_torch(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert not loaded & {"torch", "transformers"}
     assert result.stdout == "", "a library call prints nothing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "understood"),
+    [
+        (["model.py", "--batch=x"], True),
+        (["model.py", "--goal=slower"], True),
+        (["model.py", "--wait-idle", "abc"], True),
+        (["predict", "model.py", "--batch=x"], True),
+        (["export", "policy.yaml", "--to=x"], True),
+        (["model.py", "--batch"], False),
+        (["model.py", "--btach=1"], False),
+        (["predict"], False),
+    ],
+)
+def test_the_help_is_named_where_a_line_is_not_understood_and_a_wrong_value_is_a_document_too(
+    arguments: list[str], understood: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--json"]) == 2
+    printed = capsys.readouterr()
+    assert ("Try: momadvise" in printed.err) is not understood
+    if understood:
+        assert json.loads(printed.out)["message"] in printed.err

@@ -114,7 +114,8 @@ def test_the_keyword_has_the_options_default_and_takes_what_the_parser_makes(opt
     assert SIGNATURE.parameters[option.keyword].default == option.default
     (action,) = (one for one in tune_parser()._actions if option.flag in one.option_strings)
     assert action.default == option.default
-    assert action.type in typing.get_args(TYPES[option.keyword]) or action.type == TYPES[option.keyword]
+    made = type(getattr(tune_parser().checked([MODEL, *GIVEN[option.keyword][0]]), option.keyword))
+    assert made in typing.get_args(TYPES[option.keyword]) or made == TYPES[option.keyword]
 
 
 @pytest.mark.parametrize("option", IN_LIBRARY, ids=by_keyword)
@@ -173,7 +174,11 @@ def test_a_value_is_the_same_request_from_the_command_and_from_the_call(option: 
 
 def _without(option: Option) -> list[str]:
     """What a request needs in the place of an option, if it cannot do without."""
-    needed = {"min_throughput": "--min-throughput=1", "rdzv_endpoint": "--rdzv-endpoint=first:1"}
+    needed = {
+        "min_throughput": "--min-throughput=1",
+        "nnodes": "--nnodes=3",
+        "rdzv_endpoint": "--rdzv-endpoint=first:1",
+    }
     if option.keyword == "goal":
         return ["--goal=bigger", "--min-throughput=1"]
     return [needed[option.keyword]] if option.keyword in needed else []

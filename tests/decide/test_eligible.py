@@ -65,5 +65,5 @@ def test_what_was_not_confirmed_sets_no_pace() -> None:
 
 
 def test_what_was_left_unconfirmed_for_want_of_time_says_so() -> None:
-    left = msgspec.structs.replace(measured(150, BF16), not_confirmed="what led it was not confirmed")
-    assert why_not_eligible(left, goal()) == "what led it was not confirmed"
+    left = msgspec.structs.replace(measured(150, BF16), not_confirmed="the leader was not confirmed")
+    assert why_not_eligible(left, goal()) == "the leader was not confirmed"

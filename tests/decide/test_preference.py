@@ -92,7 +92,7 @@ def test_the_limit_that_is_advised_is_met() -> None:
         (
             Preference(max_latency_seconds=0.5),
             "Some policy must take at most 500 ms per iteration (--max-latency), but the fastest takes 1.00 s: "
-            "precision(dtype=bf16) on 4 devices. Raise --max-latency to that, or allow more --gpus.",
+            "precision bf16 on 4 devices. Raise --max-latency to that, or allow more --gpus.",
         ),
         (
             Preference(max_cost_usd=0.001),
@@ -107,7 +107,7 @@ def test_the_limit_that_is_advised_is_met() -> None:
         (
             Preference(deadline_seconds=600, iterations=1000),
             "Some policy must take at most 10m00s for 1,000 iterations (--deadline), but the fastest takes 16m40s: "
-            "precision(dtype=bf16) on 4 devices. Raise --deadline to that, or allow more --gpus.",
+            "precision bf16 on 4 devices. Raise --deadline to that, or allow more --gpus.",
         ),
     ],
 )

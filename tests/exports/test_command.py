@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from advisor.cli import main
+from advisor.exports.trainers import TARGETS
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.file import PolicyFile, write_policy_file
 from advisor.policy.policy import Policy
@@ -53,11 +54,25 @@ def test_json_has_parts_keys_and_text(capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(document["text"])["train_micro_batch_size_per_gpu"] == 4
 
 
+@pytest.mark.parametrize("target", [one.name for one in TARGETS])
+def test_what_is_to_be_copied_is_whole_on_a_narrow_screen(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["export", policy(use("muon"), use("precision", dtype="bf16")), "--to", target]
+    said = []
+    for width in ("60", "900"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(arguments) == 0
+        said.append(capsys.readouterr().err.split())
+    assert said[0] == said[1]
+    assert "Sequence_len" not in said[0], "names in code keep their spelling"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["policy.yaml"], "--to is needed: one of hf, accelerate"),
-        (["policy.yaml", "--to", "composer"], "invalid choice: 'composer'"),
+        (["policy.yaml", "--to", "composer"], "--to must be one of 'hf', 'accelerate'"),
         (["nowhere.yaml", "--to", "hf"], "A policy file must be readable"),
         (["damaged.yaml", "--to", "hf"], "A policy file must be valid YAML"),
         (["policy.yaml", "--to", "hf", "--into", "nowhere.yaml"], "--into must name a file that exists"),

@@ -92,7 +92,7 @@ def test_the_version_and_what_is_missing_stand_once_in_the_file(tmp_path: Path) 
     text, _ = into(text, "axolotl", tmp_path, use("checkpoint", every=2))
     marked = [line for line in text.splitlines() if line.startswith("# momadvise")]
     assert any("keys checked with axolotl 0.19.0" in line for line in marked)
-    assert any("checkpoint(every=2) needs the adapter" in line for line in marked)
+    assert any("checkpoint every=2 needs the adapter" in line for line in marked)
     assert not any("swap" in line for line in marked)
 
 

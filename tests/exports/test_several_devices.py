@@ -43,5 +43,5 @@ def test_the_export_says_whether_it_is_the_same(name: str) -> None:
     case = ON_RANKS[name]
     lines = export_policy(case.file, get_target(case.trainer)).lines
     names = {setting.name for setting in case.settings}
-    found = {line.status for line in lines if line.what.partition("(")[0] in names}
+    found = {line.status for line in lines if line.what.split()[0] in names}
     assert found == {Status.EXPORTED if case.same else Status.APPROXIMATED}

@@ -41,10 +41,10 @@ def test_every_setting_has_an_answer_with_its_keys_or_its_reason(target: Target)
             assert rule.text
             assert bool(rule.keys) == (rule.status is Status.APPROXIMATED)
         if is_refused(setting, target):
-            with pytest.raises(PolicyError, match=re.escape(setting.label)):
+            with pytest.raises(PolicyError, match=re.escape(setting.words)):
                 export_policy(file_of(setting), target)
         else:
-            assert setting.label in {line.what for line in export_policy(file_of(setting), target).lines}
+            assert setting.words in {line.what for line in export_policy(file_of(setting), target).lines}
 
 
 @each_trainer
@@ -81,7 +81,7 @@ def test_an_exported_setting_is_read_back_from_its_keys(target: Target) -> None:
         if is_refused(setting, target):
             continue
         export = export_policy(file_of(setting), target)
-        (line,) = (line for line in export.lines if line.what == setting.label)
+        (line,) = (line for line in export.lines if line.what == setting.words)
         in_the_file = line.status is Status.EXPORTED and line.keys and not line.outside
         if in_the_file and line.keys != {key: target.plain.get(key) for key in line.keys}:
             assert setting.label in {one.label for one in settings_in(nested(export.keys), target)}

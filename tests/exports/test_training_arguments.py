@@ -98,7 +98,7 @@ def the_wrappers(settings: MethodSetting) -> torch.optim.Optimizer:
 def test_torchaos_optimizers_share_scales_as_the_table_says(setting: MethodSetting, tmp_path: Path) -> None:
     theirs, ours = the_optimizer(setting, tmp_path), the_wrappers(setting)
     assert type(theirs) is type(ours)
-    (line,) = (line for line in export_policy(file_of(setting), HF).lines if line.what == setting.label)
+    (line,) = (line for line in export_policy(file_of(setting), HF).lines if line.what == setting.words)
     assert (theirs.block_size == ours.block_size) == (line.status is Status.EXPORTED)  # type: ignore[attr-defined]
 
 

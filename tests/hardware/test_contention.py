@@ -110,3 +110,4 @@ def test_a_machine_is_idle_but_for_the_work_of_the_system(busy: float, cores: in
 def test_the_words_say_what_is_busy_and_by_whom() -> None:
     load = Load(1.9, 2, {"GPU 1": 0.5}, ("cc1plus 98%", "python 60%"))
     assert load.words == "other processes keep 1.9 of 2 cores busy (cc1plus 98%, python 60%); GPU 1 is 50% busy"
+    assert Load(0.9, 1, {}, ()).words == "other processes keep 0.9 of 1 core busy"

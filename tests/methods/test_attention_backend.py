@@ -66,7 +66,7 @@ def test_a_kernel_that_torch_chooses_by_itself_changes_nothing_and_a_note_says_s
         for _ in range(2):
             training.step(text(2))
         training.close()
-        assert training.notes == [f"{chosen.label} changed nothing: torch chooses this kernel by itself"]
+        assert training.notes == [f"{chosen.words} changed nothing: torch chooses this kernel by itself"]
         if other is not None:
             training = training_of("gpt2", dropout=dropout)
             apply_settings(training, [other])

@@ -131,7 +131,7 @@ def test_a_model_that_the_loss_does_not_call_is_not_compiled_and_a_note_says_so(
         training.step(images(2))
     training.close()
     assert [note for note in training.notes if "changed nothing" in note] == [
-        "compile(scope=model) changed nothing: a step does not call what it compiled"
+        "compile model changed nothing: a step does not call what it compiled"
     ]
 
 
@@ -199,7 +199,7 @@ def test_without_a_compiler_it_is_refused_before_and_in_the_worker(monkeypatch: 
     assert "CXX" in reason
     for chosen in (BLOCKS, use("compile_budget", budget=0.5)):
         verdict = judge([chosen], facts=facts_of("convnet", compiler=reason), hardware=cpu())
-        assert verdict.reason == f"{chosen.label}: {reason}"
+        assert verdict.reason == f"{chosen.words}: {reason}"
         with pytest.raises(MethodRefusedError, match="C\\+\\+ compiler"):
             apply_settings(training_of("convnet"), [chosen])
 

@@ -50,11 +50,11 @@ class TestNames:
         with pytest.raises(MethodRefusedError) as caught:
             get_method("checkpoints")
         assert str(caught.value) == (
-            "there is no method 'checkpoints'; did you mean 'checkpoint'? `momadvise methods` lists all of them"
+            "There is no method 'checkpoints'. Did you mean 'checkpoint'? `momadvise methods` lists all of them."
         )
         with pytest.raises(MethodRefusedError) as caught:
             get_method("zzz")
-        assert str(caught.value) == "there is no method 'zzz'; `momadvise methods` lists all of them"
+        assert str(caught.value) == "There is no method 'zzz'. `momadvise methods` lists all of them."
 
     def test_settings_are_every_choice_of_every_parameter(self) -> None:
         assert [each.label for each in settings_of(get_method("checkpoint"))] == [
@@ -142,7 +142,7 @@ class TestJudge:
         verdict = judge([candidate], facts=msgspec.structs.replace(facts, **changes), hardware=cpu())
         assert not verdict.applicable
         assert re.search(reason, verdict.reason), verdict.reason
-        assert verdict.reason.startswith(candidate.label)
+        assert verdict.reason.startswith(candidate.words)
 
     def test_a_missing_library_is_noticed_without_facts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -241,8 +241,8 @@ class TestSeveralDevices:
         """Eight reasons for eight settings of one method would drown the others."""
         for method in CATALOGUE:
             if method.distributes or method.builds_on:
-                verdicts = {each.label: judge([each], facts=None, hardware=cpu()) for each in settings_of(method)}
-                assert len({verdict.reason.removeprefix(label) for label, verdict in verdicts.items()}) == 1
+                verdicts = {each.words: judge([each], facts=None, hardware=cpu()) for each in settings_of(method)}
+                assert len({verdict.reason.removeprefix(words) for words, verdict in verdicts.items()}) == 1
 
     def test_offloading_applies_where_the_device_has_memory_of_its_own(self) -> None:
         offload = use("fsdp", reshard=True, mixed_precision="none", offload=True)

@@ -305,7 +305,7 @@ class TestWhatStaysExact:
         apply_settings(training, [setting])
         for _ in range(2):
             training.step(torch.ones(64, 64))
-        assert [note for note in training.notes if f"{setting.label} changed nothing" in note] == training.notes
+        assert [note for note in training.notes if f"{setting.words} changed nothing" in note] == training.notes
         assert len(training.notes) == 1
 
 

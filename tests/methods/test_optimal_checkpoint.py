@@ -120,7 +120,7 @@ class TestThePlan:
     def test_a_budget_below_any_plan_is_said_and_the_least_is_used(self) -> None:
         few = planned(3, 0.1)
         (note,) = few.notes
-        assert "optimal_checkpoint(budget=0.1): the blocks cannot keep less than" in note
+        assert "optimal_checkpoint budget=0.1: the blocks cannot keep less than" in note
         assert activation_peak(few) < activation_peak(deep(3))
         assert planned(24, 0.4).notes == []
 

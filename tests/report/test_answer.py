@@ -118,7 +118,7 @@ def test_what_is_not_applicable_is_a_line_for_each_method_and_in_full_when_asked
     ]
     assert "  failed: RuntimeError: expected [Half] but found Float" in lines
     full = shown(dataclasses.replace(plain, verbose=True))
-    assert "intraop_threads(count=4)" in full
+    assert "intraop_threads count=4" in full
     assert "predicted" in full
     assert "-v" not in full
 
@@ -275,11 +275,11 @@ def test_beside_stalls_it_says_which_baseline_took_turns_with_the_wrapper() -> N
         CONFIRMED,
         speedup=speedup,
         promise=promise,
-        around_stalls="intraop_threads(count=1)",
+        around_stalls="intraop_threads count=1",
         without_stalls=over_steady,
     )
     words = confirmation_words(confirmed)
-    assert "the wrapper and the baseline with intraop_threads(count=1) took turns in fresh processes" in words
+    assert "the wrapper and the baseline with intraop_threads count=1 took turns in fresh processes" in words
     assert "at least 1.30 times the baseline" in words
 
 

@@ -39,6 +39,15 @@ def test_plain_training_and_the_winner_stand_side_by_side() -> None:
     assert "*: below the floor of 50.0 samples/s" in table()
 
 
+def test_only_marks_that_are_in_the_table_are_explained() -> None:
+    found = answer()
+    assert found.growth is not None
+    rows = tuple(row for row in found.growth.rows if row.model_size == {"layers": 5})
+    text = shown(growth_table(found, msgspec.structs.replace(found.growth, rows=rows)))
+    assert "layers=5" in text
+    assert not any(mark in text for mark in ("*:", "OOM", "not run"))
+
+
 def test_what_did_not_fit_is_marked_and_predictions_have_a_column_of_their_own() -> None:
     lines = {line.split()[0]: line.split() for line in table().splitlines() if line.startswith("layers")}
     assert lines["layers=6"][1:] == ["60", "M", "-", "-", "OOM", "-", "-"]

@@ -7,10 +7,11 @@ import pytest
 from rich.console import Console
 
 from advisor.methods.setting import use
+from advisor.report.answer import AnswerView
 from advisor.report.plot import CostPlot
 from tests.decide.costs import decide, timed
 
-from .cost_scenario import cost_recommendation
+from .cost_scenario import cost_goal, cost_recommendation
 from .scenario import BF16, shown, words
 
 
@@ -80,6 +81,8 @@ def test_the_caption_says_which_numbers_are_the_frontier() -> None:
 
 def test_a_single_point_needs_no_plot() -> None:
     assert shown(CostPlot(decide([timed(1.0)]))) == ""
+    answer = AnswerView(decide([timed(1.0)]), cost_goal(), files={}, apply_lines=())
+    assert "\n\n\n" not in shown(answer), "nothing has one blank line, not two"
 
 
 def test_a_stream_that_knows_only_ascii_gets_a_plot_too() -> None:

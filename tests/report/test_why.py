@@ -271,16 +271,16 @@ def test_what_led_and_was_not_confirmed_is_no_proof_that_nothing_is_faster() -> 
     """Trap: beside a busy core plain training at four times the batch was 162 % faster, and "nothing was"."""
     nothing = Speedup(value=1.63, low=0.4, high=6.0, rounds=3)
     led = msgspec.structs.replace(measured(262, BF16), confirmed=nothing)
-    kept_out = msgspec.structs.replace(measured(146, CHECKPOINT), not_confirmed="what led it was not confirmed")
+    kept_out = msgspec.structs.replace(measured(146, CHECKPOINT), not_confirmed="the leader was not confirmed")
     text = why([baseline(100), led, kept_out])
     assert "what led during the search showed no gain beyond the noise when it was confirmed" in text
     assert "nothing measured was faster" not in text
-    slower = msgspec.structs.replace(measured(90, CHECKPOINT), not_confirmed="what led it was not confirmed")
+    slower = msgspec.structs.replace(measured(90, CHECKPOINT), not_confirmed="the leader was not confirmed")
     assert "nothing measured was faster" in why([baseline(100), slower])
 
 
 def test_a_gain_that_rests_on_what_else_runs_says_so() -> None:
     threads = MethodSetting(name="intraop_threads", parameters={"count": 1})
-    said = "when that changes, give the same command anew"
+    said = "when that changes, measure again with another --output"
     assert said in " ".join(explain(decide([baseline(100), measured(300, threads)]), goal()))
     assert said not in " ".join(explain(decide([baseline(100), measured(300, CHECKPOINT)]), goal()))

@@ -8,9 +8,9 @@ from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.goal import Fidelity
 from advisor.hardware.mesh import Mesh
 from advisor.measure.in_turn import Speedup
-from advisor.methods.setting import use
+from advisor.methods.setting import label_words, use
 from advisor.policy.policy import Policy
-from advisor.report.wording import combination_words, comparison_words, label_words, of_each_share, training_words
+from advisor.report.wording import comparison_words, of_each_share, training_words
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
 
@@ -34,10 +34,10 @@ def test_devices_that_divide_the_model_are_told_from_those_that_share_a_batch() 
     cut = Policy(methods=(use("sliced"),), micro_batch=8, accumulation_steps=2, gpu_count=4, mesh=Mesh(tensor=2))
     candidate = Candidate(policy=cut, role=Role.SEARCHED, outcome=Outcome.OK, fidelity=Fidelity.ROUNDING)
     assert training_words(candidate) == "sliced at batch 8 x 2 on 4 devices (2 data x 2 tensor)"
-    assert combination_words(Combination.of(cut)) == "sliced on 4 devices (2 data x 2 tensor)"
+    assert Combination.of(cut).words == "sliced on 4 devices (2 data x 2 tensor)"
     assert of_each_share(cut) == " of each share"
     shared = Policy(methods=(use("ddp"),), micro_batch=8, gpu_count=4)
-    assert combination_words(Combination.of(shared)) == "ddp on 4 devices"
+    assert Combination.of(shared).words == "ddp on 4 devices"
     assert of_each_share(shared) == " of each device"
     assert of_each_share(Policy(methods=(use("sliced"),), micro_batch=8, gpu_count=2, mesh=Mesh(tensor=2))) == ""
 

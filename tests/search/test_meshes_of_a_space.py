@@ -66,7 +66,7 @@ def test_a_setting_is_no_part_of_meshes_that_its_method_rules_out(tmp_path: Path
     assert SLICED_TOKENS in of.on_devices((), 4, Mesh(tensor=2)).settings
     verdict = judge((SLICED_TOKENS,), facts=odd, hardware=CPU, gpu_count=4, mesh=Mesh(tensor=4))
     assert verdict.reason == (
-        "sliced(sequence=True): 18 tokens cannot be divided among 4 devices; pad samples to a multiple of them"
+        "sliced sequence=True: 18 tokens cannot be divided among 4 devices; pad samples to a multiple of them"
     )
 
 

@@ -310,7 +310,7 @@ def test_on_several_devices_the_files_name_them_and_their_part_of_the_memory(tmp
     assert evidence is not None
     assert evidence.memory_limit_bytes == aim.memory_limit_bytes // 2
     text = (tmp_path / "wrapper.py").read_text()
-    assert f"on a CPU: {DDP.label} on 2 devices." in text
+    assert f"on a CPU: {DDP.words} on 2 devices." in text
     assert "peak 2.00 GiB of each device at 16 samples per optimizer step" in text
 
 
@@ -693,7 +693,7 @@ def test_beside_other_processes_a_promise_is_what_is_left_when_they_slow_the_bas
     assert found.confirmation.promise.value == 300.0
     assert found.confirmation.promise.low == pytest.approx(low, rel=0.02)
     assert [one.label for one in trials.timed] == compared
-    said = "with intraop_threads(count=1) gets around that, and over it the speedup is" in " ".join(found.why)
+    said = "with intraop_threads count=1 gets around that, and over it the speedup is" in " ".join(found.why)
     assert said == (outcome is Outcome.OK and bool(compared))
     assert ("at least" in found.why[0]) == (1 < low < 2)
 

@@ -125,6 +125,8 @@ class TestSeveralMachines:
             (2, "first:99999", None, "need --rdzv-endpoint HOST:PORT"),
             (2, "first:²", None, "need --rdzv-endpoint HOST:PORT"),
             (2, "first:29400", 2, "--node-rank must be from 0 .* to 1, but got 2"),
+            (2, None, None, "can reach it, but none is given"),
+            (None, "first:29400", None, "--rdzv-endpoint needs --nnodes, .* but got 'first:29400' alone"),
             (None, None, 1, "--node-rank must be from 0 .* to 0, but got 1"),
         ],
     )

@@ -48,6 +48,15 @@ def test_a_cached_repository_works_without_a_network(offline: Path) -> None:
     assert type(load_workload(source).build_model()).__name__ == "GPT2LMHeadModel"
 
 
+def test_a_repository_is_typed_again_by_its_name_and_one_that_moved_on_by_its_commit(offline: Path) -> None:
+    path = cached(offline, "some-org/tiny-gpt", CONFIG)
+    source = resolve_source("hf:some-org/tiny-gpt")
+    assert (source.typed, source.typed_here) == ("hf:some-org/tiny-gpt",) * 2
+    (path.parents[2] / "refs" / "main").write_text("f" * 40)
+    assert source.typed == f"hf:some-org/tiny-gpt@{COMMIT}"
+    assert resolve_source(source.typed).location == str(path)
+
+
 def test_only_the_content_of_its_config_counts(offline: Path) -> None:
     first = cached(offline, "org/one", CONFIG)
     cached(offline, "org/two", CONFIG)

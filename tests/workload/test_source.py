@@ -48,6 +48,8 @@ def test_a_file_is_named_as_from_the_current_folder_and_one_elsewhere_by_its_who
     assert (source.typed, source.typed_here) == ("models/train.py", "models/train.py")
     monkeypatch.chdir(write(tmp_path / "elsewhere" / "other.py", GOOD).parent)
     assert (source.typed, source.typed_here) == ("train.py", str(tmp_path / "models" / "train.py"))
+    write(tmp_path / "elsewhere" / "train.py", GOOD)  # another model, of the same name
+    assert source.typed_here == str(tmp_path / "models" / "train.py")
 
 
 @pytest.mark.parametrize(

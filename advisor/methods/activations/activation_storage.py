@@ -88,4 +88,4 @@ class HostActivations(Method):
 
     def idle(self, min_bytes: int) -> str:
         """The note for a forward pass in which nothing was moved."""
-        return f"{self.name}(min_bytes={min_bytes}) moved nothing: no saved activation is as large as that"
+        return f"{self.name} min_bytes={min_bytes} moved nothing: no saved activation is as large as that"

@@ -45,7 +45,7 @@ class CompressActivations(CodedActivations):
         draws = Draws(stream=training.world.data.rank)
         training.state_parts[self.name] = draws
         coder = GroupCoder(bits, draws, training.device)
-        label = f"compress_activations(bits={bits})"
+        label = f"compress_activations bits={bits}"
         if coder.why_plain:
             training.notes.append(f"{label} runs without Triton: {coder.why_plain}")
         self.store(training, coder, label)

@@ -56,5 +56,5 @@ class FewBitActivation(Method):
         note_if_idle(
             training,
             lambda: activations.called,
-            f"few_bit_activation(bits={bits}) changed nothing: no GELU or SiLU was called whose input needs a gradient",
+            f"few_bit_activation bits={bits} changed nothing: no GELU or SiLU was called whose input needs a gradient",
         )

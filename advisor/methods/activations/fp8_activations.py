@@ -46,4 +46,4 @@ class Fp8Activations(CodedActivations):
         float8 = getattr(torch, name, None)
         if float8 is None:
             raise MethodRefusedError(f"it needs torch.{name}, which torch {torch.__version__} lacks")
-        self.store(training, Float8Coder(float8), f"fp8_activations(format={parameters['format']})")
+        self.store(training, Float8Coder(float8), f"fp8_activations {parameters['format']}")

@@ -59,6 +59,6 @@ class RandomizedLinear(Method):
         note_if_idle(
             training,
             lambda: linears.calls,
-            f"randomized_linear(keep={keep}) changed nothing: no linear layer was called that trains its weight on "
+            f"randomized_linear keep={keep} changed nothing: no linear layer was called that trains its weight on "
             "several rows",
         )

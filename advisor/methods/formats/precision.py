@@ -100,7 +100,7 @@ def use_tf32(training: Training) -> None:
     if not all(hasattr(switch, "fp32_precision") for switch in switches):
         raise MethodRefusedError(f"tf32 needs torch.backends.*.fp32_precision, which torch {torch.__version__} lacks")
     if all(switch.fp32_precision == "tf32" for switch in switches):
-        training.notes.append("precision(dtype=tf32) changed nothing: tf32 was already allowed in this process")
+        training.notes.append("precision tf32 changed nothing: tf32 was already allowed in this process")
     for number, switch in enumerate(switches):
         hold(
             training,

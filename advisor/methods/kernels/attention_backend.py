@@ -61,7 +61,7 @@ class AttentionBackend(Method):
         if facts is not None and facts.function_counts and not any(facts.function_counts.get(n) for n in _FUNCTIONS):
             return Verdict.no(f"{facts.model_class} never calls torch's scaled_dot_product_attention")
         if hardware.kind is DeviceKind.CUDA and kernel in _NEEDS_AMPERE:
-            return Verdict.yes("it needs attention in 16-bit floats, as precision(dtype=bf16) gives")
+            return Verdict.yes("it needs attention in 16-bit floats, as precision bf16 gives")
         return Verdict.yes()
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
@@ -70,7 +70,7 @@ class AttentionBackend(Method):
 
         kernel = str(parameters["kernel"])
         require(_judge_device(kernel, str(training.device), on_gpu=training.device.type == "cuda"))
-        allow_only(training, kernel, f"attention_backend(kernel={kernel})")
+        allow_only(training, kernel, f"attention_backend {kernel}")
 
 
 def _judge_device(kernel: str, device: str, *, on_gpu: bool) -> Verdict:

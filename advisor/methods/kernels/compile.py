@@ -82,4 +82,4 @@ class Compile(Compiling):
         from advisor.methods.kernels._compile import compile_modules
 
         modules = require_blocks(training) if parameters["scope"] == "blocks" else [training.model]
-        compile_modules(training, modules, f"compile(scope={parameters['scope']})")
+        compile_modules(training, modules, f"compile {parameters['scope']}")

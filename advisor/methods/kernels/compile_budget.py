@@ -49,4 +49,4 @@ class CompileBudget(Compiling):
         from advisor.methods.kernels._compile import compile_modules
 
         budget = float(parameters["budget"])
-        compile_modules(training, require_blocks(training), f"compile_budget(budget={budget})", budget=budget)
+        compile_modules(training, require_blocks(training), f"compile_budget budget={budget}", budget=budget)

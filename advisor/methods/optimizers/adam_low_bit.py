@@ -86,7 +86,7 @@ class AdamLowBit(AdamReplacement):
         training.optimizer = build(plain, state, decays_apart=ways.pop() if ways else True)
         if not any(TORCHAO[state].takes(p.numel()) for group in plain.param_groups for p in group["params"]):
             training.notes.append(
-                f"adam_low_bit(state={state}) changed nothing: every parameter is too small, or not made of whole "
+                f"adam_low_bit {state} changed nothing: every parameter is too small, or not made of whole "
                 "blocks, and keeps 32 bits"
             )
 

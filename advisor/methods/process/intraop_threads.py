@@ -9,6 +9,7 @@ from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.methods.applying import judged, require
 from advisor.methods.base import Method, Parameter, Stage, Verdict
 from advisor.methods.setting import Parameters, ParameterValue
+from advisor.text.units import format_count
 from advisor.workload.facts import Facts
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class IntraopThreads(Method):
     costs = "the cores that are left idle, where nothing else uses them"
     pays = "on a CPU that other programs use too, in containers with a quota of cores, and for small tensors"
     rests_on = (
-        "The number of threads suits what else runs on this machine now: when that changes, give the same command anew."
+        "The number of threads suits what else runs on this machine now: when that changes, measure again with another "
+        "--output."
     )
     does_not_pay = "on an idle machine whose steps are large matrix products"
     stage = Stage.PARALLELIZE
@@ -53,7 +55,8 @@ class IntraopThreads(Method):
             return verdict
         rates = None if facts is None else facts.device_rates
         has = hardware.host_cores if rates is None else max(rates.thread_rates, default=1)
-        return judged(int(parameters["count"]) < has, f"this training has no more than {has} by itself")
+        threads = format_count(has, "thread")
+        return judged(int(parameters["count"]) < has, f"this training has no more than {threads} by itself")
 
     def measured_time_ratio(self, parameters: Parameters, facts: Facts) -> float | None:
         """By the operators that the probe ran with so many threads and with all; unmeasured, nobody would choose it."""
@@ -70,7 +73,8 @@ class IntraopThreads(Method):
         require(_judge_device(str(training.device), on_cpu=training.device.type == "cpu"))
         count, has = int(parameters["count"]), torch.get_num_threads()
         if count >= has and not is_held(_NAME):  # what another training set is not the process's own
-            training.notes.append(f"{_NAME} changed nothing: this process has no more than {has} threads by itself")
+            threads = format_count(has, "thread")
+            training.notes.append(f"{_NAME} changed nothing: this process has no more than {threads} by itself")
             return
         hold(training, _NAME, count, read=torch.get_num_threads, write=torch.set_num_threads)
 

@@ -121,7 +121,7 @@ def recompute_outputs(training: Training, modules: list[nn.Module]) -> None:
     note_if_idle(
         training,
         lambda: outputs.avoided,
-        "selective_checkpoint(recompute=normalization) changed nothing: no saved activation is what a normalization or "
+        "selective_checkpoint normalization changed nothing: no saved activation is what a normalization or "
         "an activation returned",
     )
 

@@ -78,7 +78,7 @@ class OptimalCheckpoint(ChainCheckpoint):
         share = float(parameters["budget"])
         chain, blocks = chain_of(training, self.fewest_blocks)
         generators = default_generators(training.model)
-        label = f"{self.name}(budget={share:g})"
+        label = f"{self.name} budget={share:g}"
         if (text := training.settled.get(self.name)) is not None:
             settled = _read(text)
             plan = as_plan(settled.plan, stages_of(training.model, blocks))

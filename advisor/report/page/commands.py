@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import msgspec
 
 from advisor.decide.candidate import Candidate
+from advisor.decide.measured_evidence import evidence_of
 from advisor.goal import Goal
-from advisor.policy.file import Evidence, PolicyFile, policy_document
+from advisor.policy.file import PolicyFile, policy_document
 from advisor.policy.library_call import can_be_said, check_lines, keywords_of, tune_lines
 from advisor.policy.tune_command import OF_ONE_POLICY, asked_again, picked_again, piped, tune_command, verify_command
 from advisor.report.page.finished import FinishedStudy
@@ -106,7 +107,9 @@ class Commands:
         beside = None if baseline is None or self.of_functions or baseline.policy == one.policy else baseline.policy
         if beside is not None and max(beside.gpu_count, one.policy.gpu_count) > 1:
             beside = None
-        evidence = self._evidence(one) if one.model_size and not self.of_functions else None
+        evidence = None
+        if one.model_size and one.measurement is not None and not self.of_functions:
+            evidence = evidence_of(one, self._goal, date=answer.date, trials=len(answer.recommendation.ranking))
         return PolicyFile(
             policy=one.policy,
             baseline=beside,
@@ -114,26 +117,6 @@ class Commands:
             reduction=answer.reduction,
             model_size=None if evidence else one.model_size,
             evidence=evidence,
-        )
-
-    def _evidence(self, one: Candidate) -> Evidence | None:
-        """What was measured of a policy at its size of the model, and that size."""
-        measured, answer = one.measurement, self._answer
-        if measured is None:
-            return None
-        return Evidence(
-            goal=self._goal.kind.value,
-            date=answer.date,
-            samples_per_second=measured.samples_per_second,
-            relative_spread=measured.relative_spread,
-            peak_bytes=measured.memory.peak_bytes,
-            memory_limit_bytes=self._goal.limit_on(one.policy.gpu_count),
-            fidelity=one.fidelity.value,
-            tie=False,
-            trials=len(answer.recommendation.ranking),
-            why=[],
-            model_size=one.model_size,
-            parameter_count=one.parameter_count,
         )
 
 

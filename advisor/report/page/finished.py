@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -32,7 +34,7 @@ class FinishedStudy(msgspec.Struct, frozen=True):
     """What a study folder holds.
 
     Attributes:
-        model: The workload as it was typed.
+        model: What a command in the current folder calls the workload; empty for functions.
         asked: Option -> value.
         options: Flag -> value of what else is typed to ask for it again.
         tried: Candidates in the order in which they were tried.
@@ -125,15 +127,23 @@ def _read(folder: StudyFolder) -> FinishedStudy:
             f"{RULE} that this version understands, but {shown(folder.path)} was written by {shown(by)}, or is "
             "damaged. Make the report with that version, or run the study's command again."
         )
+    trials = tuple(_trials(folder))
     return FinishedStudy(
         folder=folder,
         answer=answer,
-        model=marker.workload.get("model", ""),
+        model=_model(marker.workload.get("model", ""), trials),
         asked=marker.asked,
         options=marker.options,
         tried=tuple(_tried(folder)),
-        trials=tuple(_trials(folder)),
+        trials=trials,
     )
+
+
+def _model(typed: str, trials: Sequence[StoredTrial]) -> str:
+    """The workload as it is typed here. The marker has it as from the folder of then, and alone if it is gone here."""
+    sources = (trial.spec.workload for trial in trials)
+    found = next((one for one in sources if typed and os.path.exists(one.location)), None)
+    return typed if found is None else found.typed_here
 
 
 def _tried(folder: StudyFolder) -> list[Candidate]:

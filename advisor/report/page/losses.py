@@ -11,7 +11,6 @@ from advisor.measure.fidelity import FidelityRecord
 from advisor.report.comparison import comparison_sentence
 from advisor.report.page.pictures import Comparison
 from advisor.report.page.tried import Tried
-from advisor.report.wording import combination_words
 from advisor.search.space.space import Combination
 from advisor.trial.result import FidelityResult
 from advisor.trial.spec import FidelityTrial
@@ -61,10 +60,10 @@ def _comparison(
     observed = None if guard is None else observed_class(judged.fidelity, guard)
     return Comparison(
         combination=name,
-        name=combination_words(Combination.of(spec.policy)),
+        name=Combination.of(spec.policy).words,
         policies=tuple(tried.id_of(one) for one in tried.combinations[name]),
         micro_batch=spec.policy.micro_batch,
-        reference_name=combination_words(Combination.of(exact_spec.policy)),
+        reference_name=Combination.of(exact_spec.policy).words,
         reference=exact.losses,
         losses=record.losses,
         chance=chance,

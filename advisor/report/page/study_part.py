@@ -13,6 +13,7 @@ from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.decide.score import gain_over, score
 from advisor.goal import Goal, GoalKind
+from advisor.methods.setting import label_words
 from advisor.policy.wrapper import apply_lines, size_lines
 from advisor.report.answer import confirmation_words
 from advisor.report.headline import NOTHING_RAN, gain_is_open, headline_lines, title_words
@@ -86,7 +87,9 @@ def study_part(study: FinishedStudy, name: str) -> PageStudy:
         growth=growth_part(found),
         comparisons=compared,
         course=steps,
-        refused=tuple(Refusal(setting=setting, reason=reason) for setting, reason in found.refused_settings.items()),
+        refused=tuple(
+            Refusal(setting=label_words(label), reason=reason) for label, reason in found.refused_settings.items()
+        ),
         time_spent=answer.timings,
         lines=lines.lines,
     )

@@ -9,7 +9,6 @@ from advisor.measure.measurement import Measurement
 from advisor.report.page.figure import Figure, Source
 from advisor.report.page.pictures import Curve, CurvePoint
 from advisor.report.page.tried import Tried, figure_of_rate
-from advisor.report.wording import combination_words
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.trial.result import TimeResult
@@ -47,7 +46,7 @@ def curves(tried: Tried) -> Iterator[Curve]:
 
 
 def _words(one: Candidate) -> str:
-    words = combination_words(Combination.of(one.policy))
+    words = Combination.of(one.policy).words
     return f"{words} at {size_words(one.model_size)}" if one.model_size else words
 
 

@@ -59,7 +59,7 @@ def wrapper_of(
     if candidate.model_size:
         parameters = f" ({candidate.parameter_count:,} parameters)" if candidate.parameter_count else ""
         details.append(f"Size of the model: {size_words(candidate.model_size)}{parameters}.")
-    name = Combination.of(candidate.policy).label
+    name = Combination.of(candidate.policy).words
     return wrapper_source(
         candidate.policy,
         headline=f"How to train {workload} on {device}: {name}.",

@@ -15,7 +15,7 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between, judge_alone, settings_of, worst_fidelity
 from advisor.methods.expected_time import expected_time_ratio
 from advisor.methods.number_formats import format_of, why_slower
-from advisor.methods.setting import MethodSetting, ParameterValue
+from advisor.methods.setting import MethodSetting, ParameterValue, label_words
 from advisor.search.space.cut_recipes import cut_recipes
 from advisor.search.space.meshes import Meshes, MeshRules, find_meshes
 from advisor.search.space.space import Axis, ResolvedRecipe, ResolvedSpace, pair_of
@@ -169,7 +169,7 @@ def _slower(method: Method, settings: Sequence[MethodSetting], facts: Facts) -> 
         if ratio > GAINS_BELOW:
             found[label] = f"operators of the probe took {ratio:.2f} times as long with it"
         elif label != fastest:
-            found[label] = f"operators of the probe were faster with {fastest}"
+            found[label] = f"operators of the probe were faster with {label_words(fastest)}"
     return {label: reason for label, reason in found.items() if reason}
 
 
@@ -184,8 +184,8 @@ def _has_a_place(method: Method, gpu_counts: tuple[int, ...]) -> bool:
 def _refusal(setting: MethodSetting, facts: Facts, hardware: Hardware, ceiling: Fidelity) -> str | None:
     verdict = judge_alone(setting, facts=facts, hardware=hardware)
     if not verdict.applicable:
-        # The reason stands beside the label wherever it is shown.
-        return verdict.reason.removeprefix(f"{setting.label}: ")
+        # The reason stands beside the setting wherever it is shown.
+        return verdict.reason.removeprefix(f"{setting.words}: ")
     fidelity = worst_fidelity((setting,), accumulation_steps=1, facts=facts)
     if not ceiling.allows(fidelity):
         return f"its fidelity is {fidelity.value}, and at most {ceiling.value} is allowed"
@@ -221,7 +221,7 @@ def _joined(reasons: Mapping[str, str]) -> str:
     distinct = list(dict.fromkeys(reasons.values()))
     if len(distinct) == 1:
         return distinct[0]
-    return "; ".join(f"{label}: {reason}" for label, reason in reasons.items())
+    return "; ".join(f"{label_words(label)}: {reason}" for label, reason in reasons.items())
 
 
 def _with_recipes(

@@ -64,7 +64,7 @@ def check_requested_on(names: Sequence[str], hardware: Hardware) -> None:
         verdicts = [judge_alone(setting, facts=None, hardware=hardware) for setting in settings_of(method)]
         if not any(verdict.applicable for verdict in verdicts):
             reasons = dict.fromkeys(
-                verdict.reason.removeprefix(f"{setting.label}: ")
+                verdict.reason.removeprefix(f"{setting.words}: ")
                 for setting, verdict in zip(settings_of(method), verdicts, strict=True)
             )
             raise _refused(method.name, "; ".join(reasons))

@@ -75,8 +75,17 @@ class Combination(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def label(self) -> str:
-        """The methods in words (``"plain"`` without any), and the devices when there are several."""
+        """What records call it: the methods (``"plain"`` without any), and the devices when there are several."""
         methods = " + ".join(setting.label for setting in self.settings) or "plain"
+        return methods + self.mesh.on_devices(self.gpu_count)
+
+    @property
+    def words(self) -> str:
+        """As people say it: methods, and devices if several, with what these divide beside the data.
+
+        For example ``"fsdp + checkpoint every=2 on 4 devices"``, ``"ddp + ... on 4 devices (2 data x 2 tensor)"``.
+        """
+        methods = " + ".join(setting.words for setting in self.settings) or "plain"
         return methods + self.mesh.on_devices(self.gpu_count)
 
     def policy(

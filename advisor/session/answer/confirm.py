@@ -15,7 +15,6 @@ from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.policy.policy import Policy
 from advisor.report.why import explained
-from advisor.report.wording import combination_words
 from advisor.search.space.space import Combination
 from advisor.session.answer.conclude import Conclusion
 from advisor.session.answer.emit import emit, take_back
@@ -173,7 +172,7 @@ class _Confirming:
         self.context.progress.note(f"{_name(winner)}: {reason}")
         self.beaten += 1
         if self.beaten >= _CONFIRMATIONS or not self.context.budget.may_confirm_another:
-            self.ruled_out = baseline.policy, f"what led it was not confirmed, and no other was run: {reason}"
+            self.ruled_out = baseline.policy, f"the leader was not confirmed, and no other was run: {reason}"
 
     def _fail(self, winner: Candidate, confirmation: Confirmation) -> None:
         reason = f"its wrapper, run in a fresh process, ended as {confirmation.outcome.value}"
@@ -210,4 +209,4 @@ def _no_better_than_baseline(winner: Candidate, confirmation: Confirmation, cont
 
 
 def _name(candidate: Candidate) -> str:
-    return combination_words(Combination.of(candidate.policy))
+    return Combination.of(candidate.policy).words

@@ -18,11 +18,12 @@ from advisor.decide.answer import Answer, withdraw_answer
 from advisor.decide.candidate import Recommendation
 from advisor.decide.cost import cost_evidence
 from advisor.decide.guard import comparison_evidence
+from advisor.decide.measured_evidence import evidence_of
 from advisor.errors import PolicyError
 from advisor.files import set_aside, write_whole
 from advisor.goal import Goal, GoalKind
 from advisor.hardware.hardware import Hardware
-from advisor.policy.file import Evidence, PolicyFile, load_policy_file, policy_source
+from advisor.policy.file import PolicyFile, load_policy_file, policy_source
 from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 from advisor.report.page.wrapper_of import wrapper_of
@@ -176,8 +177,6 @@ def _can_be_used(path: Path) -> bool:
 
 def _policy(emission: Emission, recommendation: Recommendation) -> str:
     winner = recommendation.winner
-    measurement = winner.measurement
-    assert measurement is not None
     baseline = recommendation.baseline.measurement if recommendation.baseline is not None else None
     cheapest = emission.goal.kind is GoalKind.CHEAPEST
     confirmation = recommendation.confirmation
@@ -185,14 +184,8 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
     growth = recommendation.growth
     # Another size's throughput is no baseline for who looks at this policy later.
     promise = confirmation.promise if confirmation is not None and growth is None else None
-    evidence = Evidence(
-        goal=emission.goal.kind.value,
-        date=emission.date,
-        samples_per_second=measurement.samples_per_second,
-        relative_spread=measurement.relative_spread,
-        peak_bytes=measurement.memory.peak_bytes,
-        memory_limit_bytes=emission.goal.limit_on(winner.policy.gpu_count),
-        fidelity=winner.fidelity.value,
+    evidence = msgspec.structs.replace(
+        evidence_of(winner, emission.goal, date=emission.date, trials=len(recommendation.ranking)),
         loss_drift=winner.loss_drift,
         comparison=comparison_evidence(winner),
         not_compared=winner.not_compared or None,
@@ -202,11 +195,8 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
         confirmed_samples_per_second=None if confirmed is None else confirmed.samples_per_second,
         confirmed_peak_bytes=None if confirmed is None else confirmed.memory.peak_bytes,
         tie=recommendation.tie,
-        trials=len(recommendation.ranking),
         cost=cost_evidence(winner, emission.goal) if cheapest else None,
         why=list(recommendation.why),
-        model_size=winner.model_size or None,
-        parameter_count=winner.parameter_count,
         floor_samples_per_second=None if growth is None else growth.floor_samples_per_second,
     )
     version, layout = emission.fingerprints.versions["momadvise"], emission.layout

@@ -9,7 +9,7 @@ from advisor.decide.eligible import is_measured
 from advisor.goal import GoalKind
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
-from advisor.report.wording import batch_words, combination_words
+from advisor.report.wording import batch_words
 from advisor.search.sizing.growing import WORTH_GROWING, grown_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
@@ -32,7 +32,7 @@ def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommend
         return False
     if starts_slowly(policy.methods) and not context.budget.may_set_up:
         return False
-    label = combination_words(Combination.of(policy))
+    label = Combination.of(policy).words
     context.progress.stage(f"timing the winner at the largest batch that fits: {label}, batch {batch_words(policy)}")
     result = trials.time(policy, outpaced_below=None)
     context.ledger.add(

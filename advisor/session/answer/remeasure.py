@@ -20,7 +20,7 @@ from advisor.decide.score import gain, score
 from advisor.goal import Goal, GoalKind
 from advisor.measure.timing import NEAR
 from advisor.policy.policy import Policy
-from advisor.report.wording import batch_words, combination_words
+from advisor.report.wording import batch_words
 from advisor.search.propose.standing import Standing
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
@@ -59,7 +59,7 @@ def measure_leaders_again(
     for number, leader in enumerate(again, start=1):
         if not context.budget.may_repeat:
             return number > 1
-        label, batch = combination_words(Combination.of(leader.policy)), batch_words(leader.policy)
+        label, batch = Combination.of(leader.policy).words, batch_words(leader.policy)
         context.progress.stage(f"measuring the leaders again ({number} of {len(again)}): {label}, batch {batch}")
         result = trials.time(
             leader.policy, outpaced_below=None, repeat=times_measured(leader.policy, ledger.candidates)

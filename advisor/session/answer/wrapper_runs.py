@@ -18,7 +18,6 @@ from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.methods.catalogue import get_method
 from advisor.methods.setting import MethodSetting
-from advisor.report.wording import combination_words
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import times_measured
 from advisor.session.context import StudyContext
@@ -70,7 +69,7 @@ class WrapperRuns:
         """
         winner = recommendation.winner
         assert winner.measurement is not None
-        label = combination_words(Combination.of(winner.policy))
+        label = Combination.of(winner.policy).words
         self.context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
         steady = self.trials.turns.steady
         busy = steady is not None and bool(self._other_load())  # an idle machine slows nothing down any more
@@ -124,7 +123,7 @@ class WrapperRuns:
     def _in_more_processes(self, speedups: list[Speedup], recommendation: Recommendation, **asked: Any) -> None:
         """Add what further pairs of fresh processes show, while the promise is vague and there is time."""
         winner = recommendation.winner
-        label = combination_words(Combination.of(winner.policy))
+        label = Combination.of(winner.policy).words
         while len(speedups) < _MOST_PAIRS and self.context.budget.may_confirm_another:
             found, promise = self._promise(speedups, recommendation)
             if found is None or promise is None or is_certain(found, promise):
@@ -169,7 +168,7 @@ class WrapperRuns:
         may = confirmation.outcome is Outcome.OK and self.context.budget.may_confirm_another
         if confirmation.as_promised or not may:
             return confirmation
-        label = combination_words(Combination.of(winner.policy))
+        label = Combination.of(winner.policy).words
         self.context.progress.stage(f"running the emitted wrapper once more, as it was far from its promise: {label}")
         result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=1)
         if result.outcome is not Outcome.OK:
@@ -313,7 +312,7 @@ def _lowered(
 
 
 def _names(settings: Sequence[MethodSetting]) -> str:
-    return " + ".join(one.label for one in settings)
+    return " + ".join(one.words for one in settings)
 
 
 def _noise(winner: Candidate, again: Measurement | None) -> float:

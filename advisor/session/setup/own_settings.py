@@ -15,7 +15,7 @@ from advisor.methods.libraries import needed_by
 from advisor.methods.setting import ParameterValue
 from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
-from advisor.report.wording import batch_words, on_devices, policy_words
+from advisor.report.wording import batch_words, on_devices
 from advisor.search.space.space_file import Recipe, SearchSpace
 from advisor.session.request import TuneRequest
 from advisor.workload.facts import Facts
@@ -52,7 +52,7 @@ def fit_to_own_settings(
     _check_applies(policy, origin, facts, hardware)
     batch = f"batch {batch_words(policy)}" if request.baseline.states_batch else "your own batch"
     where = f"{batch}{on_devices(policy)}"
-    say(f"the baseline is what {origin} says: {policy_words(policy)} at {where}")
+    say(f"the baseline is what {origin} says: {policy.words} at {where}")
     size = request.baseline.model_size
     if size and request.model_size:
         say(f"every trial has the model at the size that {origin} says: {size_words(size)}")

@@ -21,6 +21,11 @@ def nodes_from(count: int | None = None, endpoint: str | None = None, rank: int 
     Raises:
         OptionError: Something is missing or outside its rule.
     """
+    if count is None and endpoint is not None:
+        raise OptionError(
+            f"--rdzv-endpoint needs --nnodes, the number of machines, but got {quoted(endpoint)} alone. Leave it out "
+            "on one machine."
+        )
     count = 1 if count is None else whole(count, "--nnodes")
     rank = 0 if rank is None else whole(rank, "--node-rank", least=0)
     if rank >= count:
@@ -34,6 +39,6 @@ def nodes_from(count: int | None = None, endpoint: str | None = None, rank: int 
     if not _HOST.fullmatch(host) or not 0 < (digits(port) or 0) < 65536:
         raise OptionError(
             "Several machines need --rdzv-endpoint HOST:PORT, the first one's address as all of them can reach it, "
-            f"but got {quoted(endpoint)}."
+            f"but {'none is given' if endpoint is None else f'got {quoted(endpoint)}'}."
         )
     return Nodes(count=count, endpoint=endpoint or "", rank=rank)

@@ -9,7 +9,6 @@ from advisor.decide.eligible import is_measured
 from advisor.decide.guard import observed_class
 from advisor.measure.fidelity import FidelityMeasurement, compared, diverged, noise_floor
 from advisor.methods.catalogue import get_method
-from advisor.report.wording import combination_words
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
@@ -53,7 +52,7 @@ class Guard:
         failed = self._failed.get(_key(candidate)) or ("" if self._budget.may_compare else _NO_TIME)
         if failed:
             return msgspec.structs.replace(candidate, not_compared=failed)
-        words = combination_words(Combination.of(candidate.policy))
+        words = Combination.of(candidate.policy).words
         self._progress.stage(f"comparing its losses with plain training's: {words}")
         found, reason = self._compare(candidate, reference)
         if found is None:

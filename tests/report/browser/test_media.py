@@ -171,3 +171,26 @@ def luminance(color: str) -> float:
     parts = [int(one) / 255 for one in re.findall(r"\d+", color)[:3]]
     red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("width", [320, 360, 768])
+def test_an_option_in_a_text_is_not_broken_at_its_hyphens(chrome: Chrome, pages: Path, width: int) -> None:
+    chrome.open(pages / "faster.html", width=width)
+    options = chrome.each(".whole", "[one.textContent, one.getClientRects().length]")
+    assert options
+    assert [text for text, lines in options if lines > 1] == []
+
+
+def test_the_headings_of_a_table_end_on_one_line(chrome: Chrome, pages: Path) -> None:
+    """Trap: room for the arrow of a sorted column began a line of its own, and lifted the words above it."""
+    chrome.open(pages / "cheapest.html", width=1280)
+    chrome.js("document.querySelectorAll('.policies th button')[2].click()")
+    above = """(() => {
+      const range = document.createRange();
+      range.selectNode(one.firstChild);
+      const ends = [...range.getClientRects()].map((each) => each.bottom);
+      return Math.round(one.closest("th").getBoundingClientRect().bottom - Math.max(...ends));
+    })()"""
+    gaps = chrome.each(".policies thead th button", above)
+    assert len(gaps) > 5
+    assert max(gaps) - min(gaps) <= 1

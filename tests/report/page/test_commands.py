@@ -30,6 +30,8 @@ from tests.report.page.folders import faster_study, stored_trial, write_study
 from tests.report.page.test_study_part import named, text
 from tests.report.scenario import CANDIDATES, recommendation
 
+CHECK = "is the policy still right here?"
+
 
 @pytest.fixture
 def page(tmp_path: Path) -> PageStudy:
@@ -43,6 +45,26 @@ def test_commands_can_be_pasted_whatever_the_model_is_called(tmp_path: Path) -> 
     assert named(found, roles=("winner",)).command.endswith("--methods chunked_cross_entropy,precision")
     assert f"'{tmp_path}/a study'" in found.answer.commands["this page again"]
     assert shlex.split(named(found, roles=("winner",)).verify_command)[-1] == "my $(rm -rf) model.py"
+
+
+def test_a_command_finds_the_model_from_whichever_folder_the_page_is_made_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "gpt2.py").write_text("")
+    source = WorkloadSource(
+        kind=WorkloadKind.FILE, location=str(tmp_path / "models" / "gpt2.py"), name="gpt2", fingerprint="f"
+    )
+    spec, result = stored_trial(TimeTrial, policy(), ended_at=4.0, measurement=CANDIDATES[0].measurement)
+    trials = [(msgspec.structs.replace(spec, workload=source), result)]
+    folder = write_study(tmp_path / "study", recommendation(), goal(), trials=trials)
+    for here, model in ((tmp_path, "models/gpt2.py"), (tmp_path / "study", source.location)):
+        monkeypatch.chdir(here)
+        found = study_part(read_finished(folder), "s0")
+        commands = (found.command, *(one.verify_command for one in found.policies), found.answer.commands[CHECK])
+        assert all(f" {model}" in one for one in commands)
+    (tmp_path / "models" / "gpt2.py").unlink()
+    assert study_part(read_finished(folder), "s0").command.startswith("momadvise --goal faster gpt2.py ")
 
 
 def test_a_command_measures_exactly_one_policy_beside_the_baseline_without_a_file(

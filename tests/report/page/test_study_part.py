@@ -12,6 +12,7 @@ import pytest
 
 from advisor.decide.candidate import Role
 from advisor.measure.step_split import PhaseSplit, StepSplit
+from advisor.methods.setting import label_words
 from advisor.phase import Phase
 from advisor.report.page.document import PageDocument, PageStudy
 from advisor.report.page.figure import Source
@@ -242,7 +243,7 @@ def test_a_line_of_the_ledger_that_was_replaced_counts_once(page: PageStudy) -> 
 
 
 def test_what_was_refused_is_there_with_its_reason(page: PageStudy) -> None:
-    assert {one.setting: one.reason for one in page.refused} == REFUSED
+    assert {one.setting: one.reason for one in page.refused} == {label_words(one): why for one, why in REFUSED.items()}
 
 
 def test_an_older_study_has_a_page_that_says_what_it_lacks(tmp_path: Path) -> None:

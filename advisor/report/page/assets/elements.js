@@ -6,7 +6,14 @@ const SVG = "http://www.w3.org/2000/svg";
 /** An element. `attributes`: `class`, `id`, `aria-*` ..., and `on: {click: f}`; children: elements, text, or nothing. */
 function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
-  return fill(made, attributes, children);
+  return fill(made, attributes, children.flat(Infinity).map(unbroken));
+}
+
+/** A text whose options stay whole: a browser would end a line within `--time-limit`. */
+function unbroken(child) {
+  if (child == null || child === false || child instanceof Node) return child;
+  const parts = String(child).split(/(--[a-z][a-z-]*)/);
+  return parts.length === 1 ? child : parts.map((one, at) => (at % 2 ? el("span", {class: "whole"}, document.createTextNode(one)) : one));
 }
 
 /** The same in SVG. */

@@ -78,7 +78,7 @@ function header(column, state, update) {
   });
   const cell = el("th", {scope: "col", class: column.number && "number", "aria-sort": "none"}, button);
   new MutationObserver(() => {
-    arrow.textContent = {ascending: " ↑", descending: " ↓"}[cell.getAttribute("aria-sort")] ?? "";
+    arrow.textContent = {ascending: "↑", descending: "↓"}[cell.getAttribute("aria-sort")] ?? "";
   }).observe(cell, {attributeFilter: ["aria-sort"]});
   return cell;
 }

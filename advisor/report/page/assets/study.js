@@ -63,7 +63,7 @@ function readStudy(raw, version) {
 function deviceWords(device) {
   const count = device.count > 1 ? `${device.count} x ` : "";
   const more = [device.compute_capability && `compute capability ${device.compute_capability}`, device.driver && `driver ${device.driver}`];
-  const cores = `${device.host_cores} host cores`;
+  const cores = `${device.host_cores} host ${device.host_cores === 1 ? "core" : "cores"}`;
   return [`${count}${device.name}, ${bytes(device.memory_bytes)}`, ...more, cores].filter(Boolean).join(", ");
 }
 
