@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from advisor.decide.candidate import Candidate
 from advisor.methods.setting import MethodSetting
-from advisor.report.wording import method_words
 from advisor.search.propose.proposal import InTurn
 from advisor.search.sizing.batching import Batch
 from advisor.search.sizing.memory_model import MemoryModel
@@ -134,7 +133,7 @@ class Neighbours:
         if pair is None:
             return
         changed = _changed(combination, other)
-        words = " and ".join(map(method_words, changed))
+        words = " and ".join(one.words for one in changed)
         self._context.progress.stage(f"comparing the leader in turn with what differs from it in {words}")
         begin = self._clock()
         found = self._pairs.compare(pair)
