@@ -18,7 +18,7 @@ from advisor.session.answer.grow import grow_winner
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TimeResult
 from tests.decide.costs import cheapest
-from tests.decide.examples import LIMIT, baseline, goal, measured, measurement
+from tests.decide.examples import LIMIT, baseline, goal, lost, measured, measurement
 from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 
@@ -117,6 +117,15 @@ def test_the_users_own_baseline_is_not_grown() -> None:
 def test_no_trial_is_made_beyond_their_number() -> None:
     assert grown(PLAIN, BEST, trials_limit=3)[0] == [96]
     assert grown(PLAIN, BEST, trials_limit=2)[0] == []
+
+
+def test_batches_of_one_trial_are_one_and_a_comparison_is_a_trial_as_well() -> None:
+    """Trap: three batches of a ladder were three trials, and twelve comparisons none."""
+    rungs = [measured(rate, SAVING, micro_batch=batch) for rate, batch in ((120, 22), (140, 44), (150, 88))]
+    ladder = [msgspec.structs.replace(one, trial_key="ladder") for one in rungs]
+    assert grown(PLAIN, *ladder, trials_limit=3)[0] == [96]
+    compared = lost(Outcome.COMPARED, *_other())
+    assert grown(PLAIN, *ladder, compared, trials_limit=3)[0] == []
 
 
 def test_a_batch_that_held_its_allocator_up_is_not_grown() -> None:

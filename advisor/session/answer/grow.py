@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.eligible import is_measured
 from advisor.goal import GoalKind
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
@@ -55,8 +54,7 @@ def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommend
 def _grown(context: StudyContext, trials: Trials, winner: Candidate) -> Policy | None:
     """The winner at the larger batch; ``None`` if there is none, or none that promises anything."""
     own, goal, combination = winner.policy, context.goal, Combination.of(winner.policy)
-    ran = [one.policy for one in context.ledger.candidates if is_measured(one)]
-    if winner.role is Role.BASELINE or len(ran) >= context.request.trials:
+    if winner.role is Role.BASELINE or context.ledger.measured >= context.request.trials + context.ledger.tried_again:
         return None
     model = trials.model_of(combination)
     if goal.kind is not GoalKind.FASTER or goal.global_batch is not None or model is None:
