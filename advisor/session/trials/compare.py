@@ -92,6 +92,9 @@ class ComparingEvaluator(Evaluator):
         if self._turns.compare_at > own.micro_batch or baseline.policy.methods:
             policy = self._at_most(self._make.policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
             found.append(self._briefly_timed(policy, Role.SEARCHED, "in turn with the baseline"))
+            if not is_measured(found[-1]):
+                # Whatever took turns with it at this batch would fail as well.
+                self._turns.compare_at = min(self._turns.compare_at, own.micro_batch)
         self._go_on_from(earlier)
         return found
 
