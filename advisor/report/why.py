@@ -17,6 +17,7 @@ from advisor.report.sentences import (
     go_on,
     hand_tuned_sentence,
     measured_methods,
+    measured_nothing_else,
     measured_too_little,
     not_measured_sentence,
     nothing_else_sentence,
@@ -189,7 +190,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
 
 def baseline_itself(answer: Recommendation, goal: Goal) -> str:
     """What it means that the baseline won."""
-    if len(answer.ranking) == 1:
+    if measured_nothing_else(answer):
         return nothing_else_sentence(answer)
     own = goal.own_settings
     text = f"That is the baseline itself{', your own settings' if own else ''}"

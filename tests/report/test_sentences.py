@@ -86,6 +86,26 @@ def test_how_to_go_on_is_said_once() -> None:
     assert " ".join(explain(answer, goal())).count("with more --trials to continue") == 1
 
 
+def test_where_everything_else_failed_the_answer_says_so_and_advises_no_longer_search() -> None:
+    """Trap: 18 combinations had failed, and "nothing else was measured: run it with a longer --time-limit"."""
+    broken = [lost(Outcome.FAILED, one, reason="RuntimeError: at most 100 samples") for one in (BF16, ADAM)]
+    why = " ".join(explain(decide([baseline(100), *broken]), goal()))
+    assert (
+        "That is the baseline itself. None of 2 others could be measured: the first, precision bf16 at batch 1, ended "
+        "as failed: RuntimeError: at most 100 samples; so this is no advice against anything."
+    ) in why
+    assert "to continue" not in why
+    alone = " ".join(explain(decide([baseline(100), broken[0]]), goal()))
+    assert "The only other that was tried, precision bf16 at batch 1, ended as failed" in alone
+
+
+def test_what_was_only_compared_was_measured_all_the_same() -> None:
+    others = [compared(90 - number, one) for number, one in enumerate((BF16, CHECKPOINT, ADAM, CHUNKED))]
+    why = " ".join(explain(decide([baseline(100), *others]), goal()))
+    assert "Nothing else was measured" not in why
+    assert "nothing measured was faster: use no method" in why
+
+
 def test_where_nothing_was_compared_nothing_is_said() -> None:
     assert compared_sentence(decide([baseline(100), measured(120, BF16), lost(Outcome.SCREENED, ADAM)])) == ""
 
