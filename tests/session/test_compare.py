@@ -352,6 +352,16 @@ def test_what_sets_the_pace_leads_at_its_best_batch() -> None:
     assert trials.turns.leader.policy.micro_batch == 32
 
 
+def test_nothing_is_compared_at_a_batch_above_those_at_which_the_pace_was_set() -> None:
+    """Trap: a ladder ended at 64 samples, the next batch failed, and every combination was compared at 192."""
+    trials = FakeTrials(fixed=0.02, growing=0.001, rates={8: 100, 16: 150, 32: 180}, fails_at=(64, 80))
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_at_once(CHECKPOINT, Role.HAND_TUNED)
+    assert trials.turns.pacesetter == CHECKPOINT
+    assert trials.turns.compare_at == 32
+
+
 def test_after_a_ladder_that_peaked_the_next_leader_is_timed_there_alone() -> None:
     trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
     found = evaluator(trials, limited(1000))
