@@ -74,10 +74,13 @@ def compared_sentence(answer: Recommendation) -> str:
     known = {*compared, *timed, *(_label(one) for one in answer.ranking if one.comparison is not None)}
     if not any(one.comparison is not None for one in (*answer.ranking, *answer.not_measured)) or len(known) < 2:
         return ""
-    turns = "in turn with the baseline or a faster combination"
+    in_turn = {_label(one) for one in answer.ranking if one.speedup is not None}
+    turns = "in turn with the baseline or a faster combination" if in_turn else "not in turn with anything"
+    if in_turn and any(_label(one) not in in_turn and one.role is not Role.BASELINE for one in answer.ranking):
+        turns = f"some {turns}"
     head = f"{format_count(len(known), 'combination')} of methods were compared"
     if len(timed) == len(known):
-        return f"{head}, all of them timed at length {turns}."
+        return f"{head}, all of them timed at length, {turns}."
     short = {name: one for name, one in compared.items() if name not in timed}
     alone = sum(one is None or one.speedup is None for one in short.values())
     others = "by short steps in turn"

@@ -44,7 +44,7 @@ def test_combinations_that_were_compared_and_timed_are_counted_once_each() -> No
 def test_where_all_that_were_compared_were_timed_there_are_no_others() -> None:
     said = compared_sentence(decide([baseline(100), compared(130, BF16), timed(140, 130, BF16)]))
     assert said == (
-        "2 combinations of methods were compared, all of them timed at length in turn with the baseline or a faster "
+        "2 combinations of methods were compared, all of them timed at length, in turn with the baseline or a faster "
         "combination."
     )
 
@@ -61,6 +61,20 @@ def test_combinations_whose_short_steps_took_no_turns_are_not_said_to_have() -> 
     some = compared_sentence(decide([*timed_ones, compared(120, CHECKPOINT), alone(90, ADAM)]))
     assert some.endswith("the others by short steps in turn, or (1 of them) by short steps of their own.")
     assert compared_sentence(decide([*timed_ones, alone(90, ADAM)])).endswith("the others by short steps of their own.")
+
+
+def test_leaders_that_had_no_room_beside_the_baseline_are_not_said_to_have_taken_turns() -> None:
+    by_itself = [msgspec.structs.replace(timed(140, 130, one), speedup=None) for one in (BF16, CHECKPOINT)]
+    said = compared_sentence(decide([baseline(100), *by_itself, compared(90, ADAM)]))
+    assert said == (
+        "4 combinations of methods were compared: 3 of them timed at length, not in turn with anything, the others by "
+        "short steps in turn."
+    )
+    mixed = compared_sentence(decide([baseline(100), timed(140, 130, BF16), by_itself[1]]))
+    assert mixed == (
+        "3 combinations of methods were compared, all of them timed at length, some in turn with the baseline or a "
+        "faster combination."
+    )
 
 
 @pytest.mark.parametrize(

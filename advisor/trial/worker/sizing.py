@@ -107,7 +107,7 @@ def _compared_or_not(
         return point
     except Exception as error:
         if bench.world.size > 1 or not is_out_of_memory(error, bench.device, bench.refusals):
-            at_batch(error, training.micro_batch)
+            at_batch(error, max(point.micro_batch, bench.spec.compare_at or 0))
             raise
         bench.out_of_step = "its comparison ran out of memory"
         bench.notes.append(f"not compared in turn: batch {training.micro_batch} did not fit")
