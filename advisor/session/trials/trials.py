@@ -88,7 +88,9 @@ class Trials:
         return self._runs.most_samples
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
-        """The same trials at another model size, which learns nothing from this one."""
+        """The same trials at a model size; at another than their own, they learn nothing from these."""
+        if model_size == self._model_size:
+            return self
         return Trials(self._context, self._runner, model_size=model_size, most_samples=self.most_samples)
 
     def reference(self, shares: int) -> Combination | None:
@@ -281,8 +283,7 @@ class Trials:
     @property
     def thread_rates(self) -> dict[int, float]:
         """The probe's rates by number of threads; empty if unknown."""
-        rates = self._context.facts.device_rates
-        return {} if rates is None else rates.thread_rates
+        return {} if (rates := self._context.facts.device_rates) is None else rates.thread_rates
 
     def pair(self, policy: Policy, **asked: Any) -> PairResult:
         """Alternate the steps of two policies in the same processes."""
@@ -339,8 +340,11 @@ class Trials:
         neither has a pipeline, whose steps have more samples.
         """
         reference = self.reference(combination.data_degree)
-        alone = combination == reference and combination.gpu_count > 1
-        if reference is None or alone or combination.mesh.pipeline > 1:
+        if (
+            reference is None
+            or combination.mesh.pipeline > 1
+            or (combination == reference and combination.gpu_count > 1)
+        ):
             return None
         return self._known.drift(combination, reference)
 
