@@ -161,9 +161,9 @@ def test_a_wrapper_that_failed_is_not_called_confirmed() -> None:
 
 def test_a_wrapper_that_was_never_run_says_why() -> None:
     stopped = Confirmation(
-        outcome=Outcome.INTERRUPTED, reason="interrupted before the wrapper was run", promised_samples_per_second=10
+        outcome=Outcome.INTERRUPTED, reason="interrupted before the wrapper had run", promised_samples_per_second=10
     )
-    assert confirmation_words(stopped) == "Not confirmed: interrupted before the wrapper was run."
+    assert confirmation_words(stopped) == "Not confirmed: interrupted before the wrapper had run."
 
 
 def test_the_baseline_that_was_measured_again_is_compared() -> None:

@@ -774,6 +774,7 @@ def test_what_took_turns_with_a_steady_baseline_is_promised_over_both(
     promise = found.confirmation.promise
     assert promise.value == pytest.approx(value)
     assert promise.low == pytest.approx(low) if value == 56.0 else promise.low > low
+    assert ("in turn with a baseline with intraop_threads count=1 in fresh" in found.why[0]) == (value == 56.0)
     assert trials.timed == [], "what is left without stalls is known already"
     assert bool(found.confirmation.around_stalls) == (value == 56.0)
 
