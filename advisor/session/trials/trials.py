@@ -89,9 +89,8 @@ class Trials:
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at a model size; at another than their own, they learn nothing from these."""
-        if model_size == self._model_size:
-            return self
-        return Trials(self._context, self._runner, model_size=model_size, most_samples=self.most_samples)
+        own, most = model_size == self._model_size, self.most_samples
+        return self if own else Trials(self._context, self._runner, model_size=model_size, most_samples=most)
 
     def reference(self, shares: int) -> Combination | None:
         """Plain training with as many shares of a batch, which losses are compared with."""
@@ -340,11 +339,8 @@ class Trials:
         neither has a pipeline, whose steps have more samples.
         """
         reference = self.reference(combination.data_degree)
-        if (
-            reference is None
-            or combination.mesh.pipeline > 1
-            or (combination == reference and combination.gpu_count > 1)
-        ):
+        alone = combination == reference and combination.gpu_count > 1
+        if reference is None or alone or combination.mesh.pipeline > 1:
             return None
         return self._known.drift(combination, reference)
 
