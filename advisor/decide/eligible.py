@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import NOT_FINITE, drift_tolerance, within_tolerance
@@ -18,6 +18,7 @@ __all__ = [
     "is_faithful",
     "is_measured",
     "is_outpaced",
+    "measured_once",
     "pace",
     "why_not_eligible",
     "why_not_faithful",
@@ -34,6 +35,16 @@ than a tenth."""
 def is_measured(candidate: Candidate) -> bool:
     """Whether there is a measurement to rank it by."""
     return candidate.outcome is Outcome.OK and candidate.measurement is not None
+
+
+def measured_once(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Each measurement once: plain training is proposed, too, and then its trial as the baseline is read back."""
+    found: dict[Hashable, Candidate] = {}
+    for number, one in enumerate(candidates):
+        is_read = is_measured(one) and one.trial_key is not None
+        key = (one.policy.key, one.trial_key, one.samples_per_second, *one.model_size.items()) if is_read else number
+        found.setdefault(key, one)
+    return list(found.values())
 
 
 def is_outpaced(candidate: Candidate) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from advisor.decide.candidate import Candidate, Frontier, Recommendation, Role
-from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.eligible import is_measured, is_outpaced, measured_once, why_not_eligible
 from advisor.decide.no_winner import nothing_to_choose
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
 from advisor.decide.score import maximizes, score
@@ -120,13 +120,14 @@ def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
 
 def _repeats(groups: Sequence[Sequence[Candidate]]) -> float:
     """Difference between repetitions; if any trainings alternated, among those, where the baseline's stalls cancel."""
+    groups = [measured_once(group) for group in groups]
     in_turn = [group for group in groups if all(candidate.speedup is not None for candidate in group)]
     return repeat_noise([candidate.measured for candidate in group] for group in in_turn or groups)
 
 
 def representative(group: Sequence[Candidate], goodness: Callable[[Candidate], float]) -> Candidate:
     """The repetition with the median score (of two the worse), in the most telling role of any of them."""
-    finished = [candidate for candidate in group if not is_outpaced(candidate)] or group
+    finished = [candidate for candidate in measured_once(group) if not is_outpaced(candidate)] or group
     worst_first = sorted(finished, key=goodness)
     role = min((candidate.role for candidate in group), key=_ROLE_ORDER.index)
     return msgspec.structs.replace(worst_first[(len(worst_first) - 1) // 2], role=role)

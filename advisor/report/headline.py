@@ -279,7 +279,9 @@ def _confirmed(answer: Recommendation, beyond: str | None) -> Iterator[Line]:
         if confirmation.is_unsteady:
             yield Line("next", what_to_do(confirmation), "yellow")
     else:
-        due = "this speed" if confirmation.drift is None else "this speed, at the pace the machine had then"
+        # Beside a promise, the speed above is the confirmation's own.
+        due = "this speed" if confirmation.promise is None else "what the search measured"
+        due += "" if confirmation.drift is None else ", at the pace the machine had then"
         again = f"yes: in a fresh process it ran at {format_percent(confirmation.found_share or kept)} of {due}"
         yield Line("confirmed", f"{again} ({format_spread(confirmation.tolerated)} is noise)", "green")
 

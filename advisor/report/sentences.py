@@ -17,6 +17,7 @@ __all__ = [
     "go_on",
     "hand_tuned_sentence",
     "measured_methods",
+    "measured_nothing_else",
     "measured_too_little",
     "not_measured_sentence",
     "nothing_else_sentence",
@@ -73,10 +74,13 @@ def compared_sentence(answer: Recommendation) -> str:
     known = {*compared, *timed, *(_label(one) for one in answer.ranking if one.comparison is not None)}
     if not any(one.comparison is not None for one in (*answer.ranking, *answer.not_measured)) or len(known) < 2:
         return ""
-    turns = "in turn with the baseline or a faster combination"
+    in_turn = {_label(one) for one in answer.ranking if one.speedup is not None}
+    turns = "in turn with the baseline or a faster combination" if in_turn else "not in turn with anything"
+    if in_turn and any(_label(one) not in in_turn and one.role is not Role.BASELINE for one in answer.ranking):
+        turns = f"some {turns}"
     head = f"{format_count(len(known), 'combination')} of methods were compared"
     if len(timed) == len(known):
-        return f"{head}, all of them timed at length {turns}."
+        return f"{head}, all of them timed at length, {turns}."
     short = {name: one for name, one in compared.items() if name not in timed}
     alone = sum(one is None or one.speedup is None for one in short.values())
     others = "by short steps in turn"
@@ -98,7 +102,7 @@ def untried_sentence(answer: Recommendation) -> str:
         return f"The search ended because {because}." if because else ""
     count = format_many(answer.untried, "combination", at_least=answer.untried_is_bound)
     text = f"Not tried: {count} of the space, because {because}."
-    said = measured_too_little(answer) or len(answer.ranking) == 1  # beside the baseline, which won
+    said = measured_too_little(answer) or measured_nothing_else(answer)  # beside the baseline, which won
     if said or (EXPECTED_GAIN not in because and UNKNOWN_GAIN not in because):
         return text
     more = go_on(answer)
@@ -110,9 +114,26 @@ def measured_too_little(answer: Recommendation) -> bool:
     return not answer.winner.policy.methods and answer.untried > 0 and len(measured_methods(answer)) <= _TOO_FEW
 
 
+def measured_nothing_else(answer: Recommendation) -> bool:
+    """Whether nothing beside the winner was timed, nor compared."""
+    return len(answer.ranking) == 1 and measured_methods(answer) <= {_label(answer.winner)}
+
+
 def nothing_else_sentence(answer: Recommendation) -> str:
-    """The baseline won because nothing else was measured, and what to do about that."""
-    text = "That is the baseline itself. Nothing else was measured, so this is no advice against anything"
+    """The baseline won because nothing else was measured, why, and what to do about that."""
+    advice = "so this is no advice against anything"
+    failed = [one for one in answer.not_measured if one.outcome is not Outcome.COMPARED]
+    if failed:
+        first, count = failed[0], len(failed)
+        detail = f": {first.reason.rstrip('.')}" if first.reason else ""
+        others = (
+            "The only other that was tried" if count == 1 else f"None of {count} others could be measured: the first"
+        )
+        return (
+            f"That is the baseline itself. {others}, {training_words(first)}, ended as {first.outcome.value}{detail}; "
+            f"{advice}."
+        )
+    text = f"That is the baseline itself. Nothing else was measured, {advice}"
     return f"{text}: {go_on(answer)}." if answer.untried else f"{text}."
 
 

@@ -17,6 +17,7 @@ from advisor.report.sentences import (
     go_on,
     hand_tuned_sentence,
     measured_methods,
+    measured_nothing_else,
     measured_too_little,
     not_measured_sentence,
     nothing_else_sentence,
@@ -89,8 +90,10 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
     rate = baseline.samples_per_second
     spread = format_times_spread(promise.low, promise.high, promise.value)
     ends = f"; it was {spread}" if promise.is_unsteady else f", {spread}"
-    took_turns = answer.confirmation is not None and answer.confirmation.speedup is not None
-    how = "in turn with it" if took_turns else "one after the other"
+    how = "one after the other"
+    if answer.confirmation is not None and answer.confirmation.speedup is not None:
+        beside = answer.confirmation.around_stalls if answer.confirmation.speedup.links else ""
+        how = f"in turn with a baseline with {beside}" if beside else "in turn with it"
     first = (
         f"{subject_words(answer.winner)} is {promised_times(promise)} as fast as the baseline{ends} "
         f"({baseline_words(baseline, goal)}), {how} in fresh processes."
@@ -189,7 +192,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
 
 def baseline_itself(answer: Recommendation, goal: Goal) -> str:
     """What it means that the baseline won."""
-    if len(answer.ranking) == 1:
+    if measured_nothing_else(answer):
         return nothing_else_sentence(answer)
     own = goal.own_settings
     text = f"That is the baseline itself{', your own settings' if own else ''}"

@@ -11,6 +11,7 @@ from advisor.report.points import ITERATIONS
 from advisor.report.sentences import (
     fidelity_sentence,
     hand_tuned_sentence,
+    measured_nothing_else,
     not_measured_sentence,
     nothing_else_sentence,
     untried_sentence,
@@ -102,7 +103,7 @@ def _against_baseline(answer: Recommendation, goal: Goal) -> str:
     if baseline is None:
         return not_measured_sentence(answer, Role.BASELINE, "The baseline")
     if winner == baseline:
-        if len(answer.ranking) == 1:
+        if measured_nothing_else(answer):
             return nothing_else_sentence(answer)
         noise = f"; what measured better did so inside the noise of {format_percent(answer.noise)}"
         return f"The pick is the baseline itself{noise if answer.tie else ''}."

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from advisor.decide.answer import withdraw_answer
 from advisor.decide.candidate import Candidate, Role
+from advisor.decide.eligible import is_measured
 from advisor.files import add_line, write_whole
 from advisor.goal import GoalKind
 from advisor.text.records import DamagedError, decode_record, encode_record
@@ -46,6 +47,20 @@ class Ledger:
     def next_number(self) -> int:
         """Number of the next trial; both batches of a trial share it."""
         return 1 + len({one.trial_key or position for position, one in enumerate(self.candidates)})
+
+    @property
+    def measured(self) -> int:
+        """Number of trials with measurements; timing two batches counts once, repeating a policy not at all.
+
+        A combination compared by short steps counts once, whether or not it was timed later.
+        """
+        first: dict[str, str] = {}
+        for one in self.candidates:
+            if one.outcome is Outcome.COMPARED:
+                first.setdefault(one.policy.key, one.policy.key)
+            elif is_measured(one):
+                first.setdefault(one.policy.key, one.trial_key or one.policy.key)
+        return len(set(first.values()))
 
     @property
     def baseline(self) -> Candidate | None:

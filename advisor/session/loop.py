@@ -65,17 +65,8 @@ class SearchLoop:
 
     @property
     def measured(self) -> int:
-        """Number of trials with measurements; timing two batches counts once, repeating a policy not at all.
-
-        A combination compared by short steps counts once, whether or not it was timed later.
-        """
-        first: dict[str, str] = {}
-        for one in self._ledger.candidates:
-            if one.outcome is Outcome.COMPARED:
-                first.setdefault(one.policy.key, one.policy.key)
-            elif is_measured(one):
-                first.setdefault(one.policy.key, one.trial_key or one.policy.key)
-        return len(set(first.values()))
+        """Number of trials with measurements, of which ``--trials`` allows so many."""
+        return self._ledger.measured
 
     @property
     def _compares_first(self) -> bool:

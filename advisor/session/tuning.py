@@ -294,7 +294,7 @@ class Tuning:
             recommendation,
             confirmation=Confirmation(
                 outcome=Outcome.INTERRUPTED,
-                reason="interrupted before the wrapper was run",
+                reason="interrupted before the wrapper had run",
                 promised_samples_per_second=winner.samples_per_second,
             ),
         )

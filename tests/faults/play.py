@@ -27,7 +27,7 @@ _LONGEST_SECONDS = 200.0
 """After a hit: the time limit, a confirmation that outlasts it, and what is waited for a process that was stopped."""
 _GONE_SECONDS = 20.0
 _INTERRUPTED = 130
-_SAID = {Outcome.LOST: ("lost",), Outcome.CRASHED: ("crashed",), Outcome.TIMEOUT: ("timeout", "it did not within")}
+_SAID = {Outcome.LOST: ("lost",), Outcome.CRASHED: ("crashed",), Outcome.TIMEOUT: ("timeout", "must end within")}
 """How a trial ended -> what is said of it."""
 
 

@@ -64,6 +64,16 @@ def test_the_answer_has_every_part_in_order(width: int) -> None:
     assert positions == sorted(positions)
 
 
+def test_beside_a_promise_of_its_own_a_confirmation_is_a_share_of_what_the_search_measured() -> None:
+    """Trap: "1.35 times the baseline: 135 samples/s" was followed by "it ran at 90% of this speed"."""
+    one = msgspec.structs.replace(
+        CONFIRMED, drift=1.0, promise=Speedup(value=1.94, low=1.8, high=2.1, rounds=1), baseline_samples_per_second=61.3
+    )
+    text = words(shown(dataclasses.replace(view(), recommendation=recommendation(confirmation=one))))
+    assert "speed 1.94 times the baseline" in text
+    assert "it ran at 99% of what the search measured, at the pace the machine had then (±10% is noise)" in text
+
+
 @pytest.mark.parametrize(
     ("methods", "untried", "little"),
     [
@@ -151,9 +161,9 @@ def test_a_wrapper_that_failed_is_not_called_confirmed() -> None:
 
 def test_a_wrapper_that_was_never_run_says_why() -> None:
     stopped = Confirmation(
-        outcome=Outcome.INTERRUPTED, reason="interrupted before the wrapper was run", promised_samples_per_second=10
+        outcome=Outcome.INTERRUPTED, reason="interrupted before the wrapper had run", promised_samples_per_second=10
     )
-    assert confirmation_words(stopped) == "Not confirmed: interrupted before the wrapper was run."
+    assert confirmation_words(stopped) == "Not confirmed: interrupted before the wrapper had run."
 
 
 def test_the_baseline_that_was_measured_again_is_compared() -> None:

@@ -120,7 +120,7 @@ def test_a_ratio_far_from_the_one_before_is_not_reproducible_and_says_what_to_do
 @pytest.mark.parametrize(
     ("outcome", "reason", "confirmed", "goes_on"),
     [
-        (Outcome.INTERRUPTED, "interrupted before the wrapper was run", "no: interrupted before the", True),
+        (Outcome.INTERRUPTED, "interrupted before the wrapper had run", "no: interrupted before the", True),
         (Outcome.TIMEOUT, "after 30 s.", "no: run again, it ended as timeout: after 30 s", True),
         (Outcome.CRASHED, "", "no: run again, it ended as crashed", False),
     ],

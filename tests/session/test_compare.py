@@ -173,6 +173,14 @@ def test_where_a_small_batch_hardly_uses_the_device_combinations_are_compared_at
     assert plain.speedup == TWICE, "in turn with the baseline"
 
 
+def test_where_plain_training_fails_at_the_batch_to_compare_at_the_users_own_is_taken() -> None:
+    """Trap: a model that takes at most 100 samples was compared at 192, where every combination failed."""
+    trials = FakeTrials(fixed=0.02, growing=0.001, fails_at=(80,))
+    (failed,) = evaluator(trials).baseline_is(baseline(100, micro_batch=8))
+    assert (failed.policy.micro_batch, failed.outcome) == (80, Outcome.OUT_OF_MEMORY)
+    assert trials.turns.compare_at == 8
+
+
 def test_a_batch_to_compare_at_leaves_time_for_two_rounds_of_turns() -> None:
     """Of four seconds: a step of each training in each round."""
     trials = FakeTrials(fixed=0.4, growing=0.02)
@@ -342,6 +350,16 @@ def test_what_sets_the_pace_leads_at_its_best_batch() -> None:
     assert trials.turns.pacesetter == CHECKPOINT
     assert trials.turns.leader is not None
     assert trials.turns.leader.policy.micro_batch == 32
+
+
+def test_nothing_is_compared_at_a_batch_above_those_at_which_the_pace_was_set() -> None:
+    """Trap: a ladder ended at 64 samples, the next batch failed, and every combination was compared at 192."""
+    trials = FakeTrials(fixed=0.02, growing=0.001, rates={8: 100, 16: 150, 32: 180}, fails_at=(64, 80))
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_at_once(CHECKPOINT, Role.HAND_TUNED)
+    assert trials.turns.pacesetter == CHECKPOINT
+    assert trials.turns.compare_at == 32
 
 
 def test_after_a_ladder_that_peaked_the_next_leader_is_timed_there_alone() -> None:

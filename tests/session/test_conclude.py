@@ -170,6 +170,14 @@ def test_a_ratio_of_runs_at_two_times_is_as_uncertain_as_the_baseline_changed_be
     assert drifting.relative_spread > 2 * steady.relative_spread
 
 
+def test_it_is_as_uncertain_as_two_runs_of_the_wrapper_differ(tmp_path: Path) -> None:
+    once, twice = (
+        conclude(tmp_path, [BASELINE, BEST], Confirming(*rates)).confirmation.promise for rates in ((150,), (250, 150))
+    )
+    assert once.value == twice.value
+    assert twice.relative_spread > 2 * once.relative_spread
+
+
 def test_without_time_for_the_baseline_nothing_is_promised_over_it(tmp_path: Path) -> None:
     confirmation = conclude(tmp_path, [BASELINE, BEST], FakeTrials({}), seconds=1e-9).confirmation
     assert (confirmation.as_promised, confirmation.promise) == (True, None)
@@ -402,6 +410,40 @@ def test_an_interruption_keeps_the_pairs_of_processes_that_were_measured(tmp_pat
     trials = FakeTrials({}, speedups={BEST.policy.label: [wide, KeyboardInterrupt]})
     recommendation = conclude(tmp_path, [BASELINE, BEST], trials, interrupts=True)
     assert recommendation.confirmation.outcome is Outcome.OK
+    assert recommendation.confirmation.speedup == wide
+
+
+@pytest.mark.parametrize(("outcome", "wins"), [(Outcome.CRASHED, False), (Outcome.TIMEOUT, True)])
+def test_a_wrapper_that_fails_in_another_pair_of_processes_is_not_recommended(
+    outcome: Outcome, wins: bool, tmp_path: Path
+) -> None:
+    """Trap: it was called confirmed, by the pair in which it had run."""
+
+    class FailsLater(FakeTrials):
+        def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, **asked: Any) -> ConfirmResult:
+            self.outcomes = {BEST.policy.label: outcome if repeat else Outcome.OK}
+            found = super().confirm(policy, wrapper_path, repeat=repeat, **asked)
+            return found if found.outcome is Outcome.OK else msgspec.structs.replace(found, speedup=None)
+
+    wide = Speedup(value=3.0, low=2.0, high=4.5, rounds=3)
+    trials = FailsLater({}, speedups={BEST.policy.label: wide, SECOND.policy.label: GAIN})
+    recommendation = conclude(tmp_path, [BASELINE, BEST, SECOND], trials)
+    assert recommendation.winner.policy == (BEST if wins else SECOND).policy
+    failed = [one for one in recommendation.not_measured if one.policy == BEST.policy]
+    assert [one.outcome for one in failed] == ([] if wins else [outcome])
+
+
+def test_partners_that_end_a_group_of_ranks_in_another_pair_say_nothing_about_the_wrapper(tmp_path: Path) -> None:
+    class Crowded(FakeTrials):
+        def confirm(self, policy: Policy, wrapper_path: str, *, repeat: int, **asked: Any) -> ConfirmResult:
+            if repeat:
+                return ConfirmResult(key="confirm", outcome=Outcome.OUT_OF_MEMORY)
+            return super().confirm(policy, wrapper_path, repeat=repeat, **asked)
+
+    on_two = on(2, measured(300, DDP))
+    wide = Speedup(value=3.0, low=2.0, high=4.5, rounds=3)
+    recommendation = conclude(tmp_path, [BASELINE, on_two], Crowded({}, speedups={DDP.label: wide}))
+    assert recommendation.winner.policy == on_two.policy
     assert recommendation.confirmation.speedup == wide
 
 
@@ -732,5 +774,23 @@ def test_what_took_turns_with_a_steady_baseline_is_promised_over_both(
     promise = found.confirmation.promise
     assert promise.value == pytest.approx(value)
     assert promise.low == pytest.approx(low) if value == 56.0 else promise.low > low
+    assert ("in turn with a baseline with intraop_threads count=1 in fresh" in found.why[0]) == (value == 56.0)
     assert trials.timed == [], "what is left without stalls is known already"
     assert bool(found.confirmation.around_stalls) == (value == 56.0)
+
+
+def test_a_baseline_that_wins_takes_turns_with_no_steady_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap: by way of that one it was no faster than itself, so that nothing at all was recommended."""
+    monkeypatch.setattr("advisor.session.answer.wrapper_runs.other_load", lambda *_, **__: BUSY)
+    over_steady = Speedup(value=0.026, low=0.007, high=0.1, rounds=2)
+
+    class Stalling(BesideSteady):
+        def confirm(
+            self, policy: Policy, wrapper_path: str, *, repeat: int, around_stalls: bool = True, **_: Any
+        ) -> ConfirmResult:
+            found = super().confirm(policy, wrapper_path, repeat=repeat, around_stalls=around_stalls)
+            return msgspec.structs.replace(found, speedup=over_steady if around_stalls else None)
+
+    recommendation = conclude(tmp_path, [BASELINE], Stalling())
+    assert recommendation.winner == BASELINE
+    assert recommendation.confirmation.outcome is Outcome.OK

@@ -10,15 +10,17 @@ import pytest
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.choose import choose
 from advisor.goal import Goal
+from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.session.answer.grow import grow_winner
+from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
-from advisor.trial.result import TimeResult
+from advisor.trial.result import Rung, TimeResult
 from tests.decide.costs import cheapest
-from tests.decide.examples import LIMIT, baseline, goal, measured, measurement
+from tests.decide.examples import LIMIT, baseline, goal, lost, measured, measurement
 from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 
@@ -30,19 +32,26 @@ MODEL = MemoryModel(lines=(Line(0.0, LIMIT / 100),), time=Line(0.2, 0.01), calib
 
 
 class FakeTrials:
-    """Times a policy as told."""
+    """Times a policy as told: by itself, or with ``gain`` in turn with its own batch in one trial."""
 
-    def __init__(self, rate: float | None, model: MemoryModel | None) -> None:
+    def __init__(self, rate: float | None, model: MemoryModel | None, gain: Speedup | None = None) -> None:
         self.rate = rate
         self.model = model
+        self.gain = gain
+        self.turns = Turns(wanted=gain is not None, usable_bytes=2**40, second_context_bytes=0)
         self.timed: list[Policy] = []
 
     def model_of(self, _combination: object) -> MemoryModel | None:
         return self.model
 
-    def time(self, policy: Policy, *, outpaced_below: float | None) -> TimeResult:
+    def time(self, policy: Policy, *, outpaced_below: float | None, ladder: tuple[Policy, ...] = ()) -> TimeResult:
         assert outpaced_below is None, "it is the answer, whatever is faster"
-        self.timed.append(policy)
+        self.timed += ladder or (policy,)
+        if ladder:
+            figures = measurement(100.0, micro_batch=policy.micro_batch)
+            rung = Rung(measurement=measurement(90.0, micro_batch=ladder[0].micro_batch), gain=self.gain)
+            rungs = () if self.rate is None else (rung,)
+            return TimeResult(key="grown", outcome=Outcome.OK, measurement=figures, ladder=rungs, notes=("too big",))
         if self.rate is None:
             return TimeResult(key="grown", outcome=Outcome.OUT_OF_MEMORY, reason="too big")
         figures = measurement(self.rate, micro_batch=policy.micro_batch)
@@ -56,9 +65,10 @@ def grown(
     aim: Goal | None = None,
     seconds: float = 1000.0,
     trials_limit: int = 100,
+    gain: Speedup | None = None,
 ) -> tuple[list[int], Candidate]:
     """The batches that were timed, and the winner afterwards."""
-    trials: Any = FakeTrials(rate, model)
+    trials: Any = FakeTrials(rate, model, gain)
     context = study(aim or goal(), seconds=seconds, trials=trials_limit, ledger=InMemory(candidates))
 
     def answer() -> Any:
@@ -78,6 +88,34 @@ def test_the_winner_is_timed_at_the_batch_that_fits_and_wins_there() -> None:
 
 def test_a_larger_batch_that_is_no_faster_changes_nothing() -> None:
     assert grown(PLAIN, BEST, rate=140.0) == ([96], BEST)
+
+
+def in_turn(value: float) -> Speedup:
+    return Speedup(value=value, low=value / 1.01, high=value * 1.01, rounds=8)
+
+
+def test_in_turn_with_its_own_batch_a_few_per_cent_are_a_gain() -> None:
+    """Trap: two trials differ by more than a larger batch brings, and of a tie the smaller batch wins."""
+    noisy = msgspec.structs.replace(BEST, measurement=measurement(150.0, spread=0.2, micro_batch=88))
+    timed, winner = grown(PLAIN, noisy, gain=in_turn(1.03))
+    assert timed == [96]
+    assert winner.policy.micro_batch == 96
+    assert winner.samples_per_second == pytest.approx(1.03 * 150.0), "at the speed the machine had for its own batch"
+    assert winner.measured.relative_spread > 0.15
+    over_baseline = msgspec.structs.replace(noisy, speedup=in_turn(1.5))
+    _, winner = grown(PLAIN, over_baseline, gain=in_turn(1.03))
+    assert winner.speedup is not None
+    assert (winner.policy.micro_batch, winner.speedup.value) == (96, pytest.approx(1.03 * 1.5))
+
+
+@pytest.mark.parametrize("gain", [0.95, 1.01])
+def test_in_turn_less_is_worth_no_larger_batch(gain: float) -> None:
+    timed, winner = grown(PLAIN, BEST, gain=in_turn(gain))
+    assert (timed, winner.policy) == ([96], BEST.policy)
+
+
+def test_a_batch_that_fails_in_turn_changes_nothing() -> None:
+    assert grown(PLAIN, BEST, rate=None, gain=in_turn(1.1)) == ([96], BEST)
 
 
 def test_a_larger_batch_that_does_not_fit_changes_nothing() -> None:
@@ -117,6 +155,15 @@ def test_the_users_own_baseline_is_not_grown() -> None:
 def test_no_trial_is_made_beyond_their_number() -> None:
     assert grown(PLAIN, BEST, trials_limit=3)[0] == [96]
     assert grown(PLAIN, BEST, trials_limit=2)[0] == []
+
+
+def test_batches_of_one_trial_are_one_and_a_comparison_is_a_trial_as_well() -> None:
+    """Trap: three batches of a ladder were three trials, and twelve comparisons none."""
+    rungs = [measured(rate, SAVING, micro_batch=batch) for rate, batch in ((120, 22), (140, 44), (150, 88))]
+    ladder = [msgspec.structs.replace(one, trial_key="ladder") for one in rungs]
+    assert grown(PLAIN, *ladder, trials_limit=3)[0] == [96]
+    compared = lost(Outcome.COMPARED, *_other())
+    assert grown(PLAIN, *ladder, compared, trials_limit=3)[0] == []
 
 
 def test_a_batch_that_held_its_allocator_up_is_not_grown() -> None:

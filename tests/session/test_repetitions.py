@@ -76,6 +76,19 @@ def test_the_winner_the_baseline_and_what_is_near_the_best_are_measured_again() 
     assert [times_measured(one.policy, candidates) for one in (best, near, far)] == [2, 2, 1]
 
 
+def test_a_baseline_that_was_proposed_as_well_was_measured_once() -> None:
+    """Trap: its trial was read back as plain training's, and taken for a repetition, so that it was never repeated."""
+    own = msgspec.structs.replace(PLAIN, trial_key="time-1")
+    read_back = msgspec.structs.replace(own, role=Role.SEARCHED)
+    best = measured(150, ONE)
+    repeated, _ = again([own, read_back, best])
+    assert repeated == [best.policy, PLAIN.policy]
+    slower = msgspec.structs.replace(baseline(80), trial_key="time-2", role=Role.SEARCHED)
+    (found,) = recommended([own, read_back, slower], goal()).ranking
+    assert (found.samples_per_second, found.role) == (80.0, Role.BASELINE), "the worse of two"
+    assert recommended([own, read_back, best], goal()).repeats == 0.0
+
+
 def test_three_and_the_baseline_at_most() -> None:
     leaders = [measured(150 - number, setting) for number, setting in enumerate((ONE, TWO, THREE, FOUR))]
     repeated, _ = again([PLAIN, *leaders])

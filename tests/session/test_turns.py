@@ -132,6 +132,17 @@ def test_the_leader_itself_and_every_repetition_take_turns_with_the_baseline() -
     assert machine.besides(TimeTrial) == [baseline(100).policy] * 2
 
 
+def test_at_their_own_size_trials_are_the_same_and_take_turns() -> None:
+    """Trap: settings of the user's own that say a size were confirmed by trials that knew of no baseline."""
+    found = trials(Machine())
+    sized = found.at_size({"layers": 4})
+    assert sized is not found
+    assert sized.turns.baseline is None
+    sized.turns.baseline = baseline(100)
+    assert sized.at_size({"layers": 4}) is sized
+    assert found.at_size({}) is found
+
+
 def test_a_leader_that_has_no_room_beside_a_trial_is_left_out() -> None:
     machine = Machine()
     plain = baseline(100).measurement

@@ -7,7 +7,14 @@ import torch.distributed as dist
 from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TrialResult
-from advisor.trial.worker.failure import AllocatorRefusals, DivergedError, failed_result, is_out_of_memory, is_secondary
+from advisor.trial.worker.failure import (
+    AllocatorRefusals,
+    DivergedError,
+    at_batch,
+    failed_result,
+    is_out_of_memory,
+    is_secondary,
+)
 from tests.trial.specs import spec
 
 CPU = torch.device("cpu")
@@ -105,6 +112,14 @@ def test_an_error_that_the_users_code_wrapped_is_still_found() -> None:
     error.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
     assert result_of(error).outcome is Outcome.OUT_OF_MEMORY
     assert is_out_of_memory(error, GPU)
+
+
+def test_the_reason_names_a_batch_that_is_not_the_trials_own() -> None:
+    """Trap: "batch 2: failed (only supports up to 100 samples)", of a profiling run that had grown to 128."""
+    error = RuntimeError("only supports up to 100 samples")
+    error.add_note("a note of somebody else")
+    at_batch(error, 128)
+    assert result_of(error).reason == "RuntimeError: only supports up to 100 samples (at batch 128)"
 
 
 def test_the_reason_names_the_limit() -> None:

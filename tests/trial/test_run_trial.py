@@ -283,6 +283,16 @@ def test_a_further_batch_that_does_not_fit_is_a_finding(bed: Bed) -> None:
     assert bed.leftover == ""
 
 
+def test_a_further_batch_that_fails_is_named(bed: Bed) -> None:
+    """Trap: a profiling run that had grown to 4096 samples failed, and the batch that was said was its first."""
+    few = _PLAIN.replace(
+        "    return torch.nn.functional", "    assert len(batch[0]) < 4096\n    return torch.nn.functional"
+    )
+    result = bed.run(few, kind=SizeTrial, micro_batch=2048)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.endswith("(at batch 4096)")
+
+
 _CHAIN = """
 import torch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.eligible import is_measured
 from advisor.goal import GoalKind
+from advisor.measure.in_turn import Speedup
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.report.wording import batch_words
@@ -14,6 +14,8 @@ from advisor.search.sizing.growing import WORTH_GROWING, grown_batch
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
+from advisor.session.trials.turns import at_speed_of
+from advisor.trial.outcome import Outcome
 
 __all__ = ["grow_winner"]
 
@@ -34,29 +36,60 @@ def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommend
         return False
     label = Combination.of(policy).words
     context.progress.stage(f"timing the winner at the largest batch that fits: {label}, batch {batch_words(policy)}")
-    result = trials.time(policy, outpaced_below=None)
-    context.ledger.add(
-        msgspec.structs.replace(
-            recommendation.winner,
-            policy=policy,
-            role=Role.SEARCHED,
-            outcome=result.outcome,
-            reason=result.reason,
-            measurement=result.measurement,
-            speedup=result.speedup,
-            trial_key=result.key,
-            confirmed=None,
-            not_confirmed="",
-        )
-    )
+    winner = recommendation.winner
+    in_turn = trials.turns.wanted and not starts_slowly(policy.methods)
+    found = _in_turn(context, trials, winner, policy) if in_turn else _by_itself(trials, winner, policy)
+    if found is not None:
+        context.ledger.add(msgspec.structs.replace(found, role=Role.SEARCHED, confirmed=None, not_confirmed=""))
     return True
+
+
+def _by_itself(trials: Trials, winner: Candidate, policy: Policy) -> Candidate:
+    result = trials.time(policy, outpaced_below=None)
+    return msgspec.structs.replace(
+        winner,
+        policy=policy,
+        outcome=result.outcome,
+        reason=result.reason,
+        measurement=result.measurement,
+        speedup=result.speedup,
+        trial_key=result.key,
+    )
+
+
+def _in_turn(context: StudyContext, trials: Trials, winner: Candidate, policy: Policy) -> Candidate | None:
+    """Time it in turn with the winner's own batch, in one process; ``None`` if it does not run.
+
+    Two trials differ by more than the few per cent that are to be gained, and of a tie the smaller batch wins.
+    """
+    result = trials.time(winner.policy, outpaced_below=None, ladder=(policy,))
+    rung = result.ladder[0] if result.outcome is Outcome.OK and result.ladder else None
+    if rung is None or rung.gain is None:
+        for note in result.notes:
+            context.progress.note(note)
+        return None
+    gain, spread = rung.gain, 1 + winner.measured.relative_spread
+    # Without turns of its own its rate is as uncertain as before.
+    over_own = gain if winner.speedup else Speedup(value=1.0, low=1 / spread, high=spread, rounds=1).times(gain)
+
+    def compared(one: Candidate) -> Candidate:
+        return msgspec.structs.replace(one, gain_of_larger=gain) if one.policy == winner.policy else one
+
+    context.ledger.replace(compared)
+    return msgspec.structs.replace(
+        winner,
+        policy=policy,
+        measurement=at_speed_of(winner.measured, rung.measurement, over_own),
+        speedup=None if winner.speedup is None else winner.speedup.times(gain),
+        gain_of_larger=None,
+        trial_key=result.key,
+    )
 
 
 def _grown(context: StudyContext, trials: Trials, winner: Candidate) -> Policy | None:
     """The winner at the larger batch; ``None`` if there is none, or none that promises anything."""
     own, goal, combination = winner.policy, context.goal, Combination.of(winner.policy)
-    ran = [one.policy for one in context.ledger.candidates if is_measured(one)]
-    if winner.role is Role.BASELINE or len(ran) >= context.request.trials:
+    if winner.role is Role.BASELINE or context.ledger.measured >= context.request.trials + context.ledger.tried_again:
         return None
     model = trials.model_of(combination)
     if goal.kind is not GoalKind.FASTER or goal.global_batch is not None or model is None:

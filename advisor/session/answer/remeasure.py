@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
-from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
+from advisor.decide.eligible import is_measured, is_outpaced, measured_once, why_not_eligible
 from advisor.decide.noise import noise_of
 from advisor.decide.repeat import contested, worth_repeating
 from advisor.decide.score import gain, score
@@ -81,7 +81,7 @@ def measure_leaders_again(
 
 def times_measured(policy: Policy, candidates: Sequence[Candidate]) -> int:
     """Number of measurements of a policy."""
-    return sum(is_measured(one) and one.policy == policy for one in candidates)
+    return sum(is_measured(one) and one.policy == policy for one in measured_once(candidates))
 
 
 def _doubtful(
@@ -95,7 +95,7 @@ def _doubtful(
             best.setdefault(label, one)
     thought = {label: standings[label] for label in best}
     measurements: dict[str, list[float]] = {label: [] for label in best}
-    for one in candidates:
+    for one in measured_once(candidates):
         label = Combination.of(one.policy).label
         if one.measurement is None or is_outpaced(one) or label not in best or one.policy != best[label].policy:
             continue
@@ -149,7 +149,7 @@ def _contested(recommendation: Recommendation, candidates: Sequence[Candidate], 
         return []
     able = {one.policy.key: one for one in _able(recommendation, goal)}
     measurements: dict[str, list[float]] = {key: [] for key in able}
-    for one in candidates:
+    for one in measured_once(candidates):
         if is_measured(one) and one.policy.key in able:
             measurements[one.policy.key].append(score(one, goal))
     found = [able[key] for key in contested(measurements)]

@@ -71,7 +71,8 @@ class WrapperRuns:
         assert winner.measurement is not None
         label = Combination.of(winner.policy).words
         self.context.progress.stage(f"running the emitted wrapper in a fresh process: {label}")
-        steady = self.trials.turns.steady
+        # The baseline itself is no faster than the baseline, whatever it takes turns with.
+        steady = None if _same_training(winner, recommendation.baseline) else self.trials.turns.steady
         busy = steady is not None and bool(self._other_load())  # an idle machine slows nothing down any more
         beside = {} if self.trials.turns.wanted else self._beside(winner, recommendation.baseline)
         result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0, around_stalls=busy, **beside)
@@ -86,9 +87,11 @@ class WrapperRuns:
             speedups = [steady.speedup.times(over_steady)]
         else:
             try:
-                self._in_more_processes(speedups, recommendation, **beside)
+                failed = self._in_more_processes(speedups, recommendation, **beside)
             except KeyboardInterrupt:
-                interrupted = True  # the confirmation is complete without what comes now
+                interrupted, failed = True, None  # the confirmation is complete without what comes now
+            if failed is not None:
+                result, speedups = failed, []
         found, promise = self._promise(speedups, recommendation)
         speedup = together(speedups) if speedups else None
         confirmation = Confirmation(
@@ -120,21 +123,30 @@ class WrapperRuns:
             confirmation = msgspec.structs.replace(confirmation, other_load=self._other_load())
         return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
 
-    def _in_more_processes(self, speedups: list[Speedup], recommendation: Recommendation, **asked: Any) -> None:
-        """Add what further pairs of fresh processes show, while the promise is vague and there is time."""
+    def _in_more_processes(
+        self, speedups: list[Speedup], recommendation: Recommendation, **asked: Any
+    ) -> ConfirmResult | None:
+        """Add what further pairs of fresh processes show, while the promise is vague and there is time.
+
+        Returns:
+            The run in which the wrapper failed, if any: it is as good a reason against the winner as in the first.
+        """
         winner = recommendation.winner
         label = Combination.of(winner.policy).words
         while len(speedups) < _MOST_PAIRS and self.context.budget.may_confirm_another:
             found, promise = self._promise(speedups, recommendation)
             if found is None or promise is None or is_certain(found, promise):
-                return
+                return None
             self.context.progress.stage(f"running the emitted wrapper in other fresh processes, to be surer: {label}")
             again = self._at_size_of(winner).confirm(
                 winner.policy, self.path, repeat=len(speedups), around_stalls=False, **asked
             )
             if again.speedup is None:
-                return
+                # Several ranks may have ended because of their partners.
+                fails = again.outcome is not Outcome.OK and not again.outcome.is_by_chance
+                return again if fails and winner.policy.gpu_count == 1 else None
             speedups.append(again.speedup)
+        return None
 
     def _other_load(self) -> str:
         """What keeps the machine busy; empty if nothing does."""
@@ -146,9 +158,7 @@ class WrapperRuns:
 
         It does so on all of the wrapper's devices, or on the first one, at a model size of its own.
         """
-        if baseline is None or baseline.measurement is None:
-            return {}
-        if (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
+        if baseline is None or baseline.measurement is None or _same_training(winner, baseline):
             return {}
         count = winner.policy.gpu_count
         context = CUDA_CONTEXT_BYTES if self.context.hardware.kind is DeviceKind.CUDA else 0
@@ -181,9 +191,20 @@ class WrapperRuns:
         return msgspec.structs.replace(nearer, other_samples_per_second=other.measurement.samples_per_second)
 
     def _promise(
-        self, found: Sequence[Speedup], recommendation: Recommendation, baselines: Sequence[Measurement] = ()
+        self,
+        found: Sequence[Speedup],
+        recommendation: Recommendation,
+        baselines: Sequence[Measurement] = (),
+        also: Sequence[Speedup] = (),
     ) -> tuple[Speedup, Speedup] | tuple[None, None]:
-        """The speedup that confirmations show and the one to promise, from all alternating runs."""
+        """The speedup that confirmations show and the one to promise, from all alternating runs.
+
+        Args:
+            found: What the confirmations found.
+            recommendation: What was confirmed.
+            baselines: The baseline's measurements after it.
+            also: Other speedups of the winner, which show how much they vary but do not move the value.
+        """
         if not found:
             return None, None
         winner, baseline = recommendation.winner, recommendation.baseline
@@ -191,7 +212,7 @@ class WrapperRuns:
         for one in self.context.ledger.candidates:
             if one.speedup is not None and is_measured(one):
                 speedups.setdefault(one.policy.key, []).append(one.speedup)
-        own = speedups.pop(winner.policy.key)
+        own = [*speedups.pop(winner.policy.key), *also]
         others = list(speedups.values())
         rates: tuple[float, ...] = ()
         if baseline is not None and baseline.measurement is not None:
@@ -232,11 +253,14 @@ class WrapperRuns:
     ) -> Confirmation:
         """Promise the ratio to the baseline that ran right after the wrapper, where the two cannot take turns.
 
-        It is as uncertain as either of them, and as the baseline's speed differs from what the search measured.
+        It is as uncertain as either of them, as the baseline's speed differs from what the search measured, and as a
+        second run of the wrapper differs from the one that counts.
         """
         if after is None or confirmation.measurement is None:
             return confirmation
-        _, promise = self._promise([speedup_between(confirmation.measurement, after)], recommendation, (after,))
+        ratio, other = speedup_between(confirmation.measurement, after), confirmation.other_samples_per_second
+        others = [] if other is None else [msgspec.structs.replace(ratio, value=other / after.samples_per_second)]
+        _, promise = self._promise([ratio], recommendation, (after,), also=others)
         return msgspec.structs.replace(confirmation, promise=promise)
 
     def _with_baseline(
@@ -248,9 +272,7 @@ class WrapperRuns:
         a wrong promise.
         """
         baseline, winner, budget = recommendation.baseline, recommendation.winner, self.context.budget
-        if baseline is None or (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size):
-            return confirmation, None
-        if confirmation.outcome is not Outcome.OK:
+        if baseline is None or _same_training(winner, baseline) or confirmation.outcome is not Outcome.OK:
             return confirmation, None
         as_promised = confirmation.kept is not None and confirmation.kept >= _KEPT
         if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
@@ -297,6 +319,10 @@ def _between_trials(recommendation: Recommendation, result: ConfirmResult) -> li
     differs = max((abs(math.log(rate / second.samples_per_second)) for rate in rates), default=0.0)
     spread = math.hypot(first.relative_spread, second.relative_spread, recommendation.repeats, differs)
     return [(first.samples_per_second / second.samples_per_second, spread)]
+
+
+def _same_training(winner: Candidate, baseline: Candidate | None) -> bool:
+    return baseline is not None and (baseline.policy, baseline.model_size) == (winner.policy, winner.model_size)
 
 
 def _took_turns(result: ConfirmResult, other: Candidate) -> bool:

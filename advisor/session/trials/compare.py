@@ -92,6 +92,9 @@ class ComparingEvaluator(Evaluator):
         if self._turns.compare_at > own.micro_batch or baseline.policy.methods:
             policy = self._at_most(self._make.policy(plain, Batch(self._turns.compare_at)), self._turns.compare_at)
             found.append(self._briefly_timed(policy, Role.SEARCHED, "in turn with the baseline"))
+            if not is_measured(found[-1]):
+                # Whatever took turns with it at this batch would fail as well.
+                self._turns.compare_at = min(self._turns.compare_at, own.micro_batch)
         self._go_on_from(earlier)
         return found
 
@@ -204,7 +207,7 @@ class ComparingEvaluator(Evaluator):
                 self._peaked = top is not candidates[-1]
             place = candidates.index(top)
             candidates[place] = top = msgspec.structs.replace(top, comparison=self._expected(top.policy))
-            self._sets_the_pace(top)
+            self._sets_the_pace(top, max(one.policy.micro_batch for one in candidates))
         others = [msgspec.structs.replace(one, role=Role.SEARCHED) for one in candidates if one is not top]
         return Evaluation(candidate=top, before=tuple(others))
 
@@ -217,8 +220,11 @@ class ComparingEvaluator(Evaluator):
             return None
         return expected_at(policy, own, reference, model, beside=beside.label)
 
-    def _sets_the_pace(self, leader: Candidate) -> None:
-        """Make a clearly faster combination the pacesetter: its steps cost less time than plain training's."""
+    def _sets_the_pace(self, leader: Candidate, largest: int) -> None:
+        """Make a clearly faster combination the pacesetter: its steps cost less time than plain training's.
+
+        It is compared with at no batch above the largest that it was timed at: there it may fail.
+        """
         combination = Combination.of(leader.policy)
         model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
         if leader.speedup is None or leader.speedup.low <= _CLEARLY or model is None or sizing is None:
@@ -227,7 +233,7 @@ class ComparingEvaluator(Evaluator):
         compiles = starts_slowly(combination.settings)
         if self._turns.pacesetter == Combination() and not compiles:
             self._turns.pacesetter, self._turns.leader = combination, leader
-            self._turns.compare_at = self._batch_to_compare_at(leader.policy, model, sizing)
+            self._turns.compare_at = min(self._batch_to_compare_at(leader.policy, model, sizing), largest)
 
     def _batch_to_compare_at(self, own: Policy, plain: MemoryModel, sizing: Sizing) -> int:
         """The batch where per-sample work dominates a step, or the policy's own; small enough for several steps."""

@@ -122,9 +122,11 @@ def _why_probe_failed(result: ProbeResult, runner: Runner, budget: TimeBudget) -
     if result.outcome is Outcome.FAILED:
         return result.reason
     if result.outcome is Outcome.TIMEOUT:
+        seconds = f"{budget.limits.probe_limit_seconds:.0f} s"
         return (
-            f"{rule}, but it did not within {budget.limits.probe_limit_seconds:.0f} s. Make it smaller, look for a "
-            "deadlock or a blocking call, or raise --time-limit (a third of it is what the first step may take)."
+            f"The first plain training step, and a few passes that show how a batch can be split, must end within "
+            f"{seconds} (a third of --time-limit), but did not. Make the model smaller, look for a deadlock or a "
+            "blocking call, or raise --time-limit."
         )
     text = f"{rule}, but it ended as {result.outcome.value}"
     if result.reason:

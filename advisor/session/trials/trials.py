@@ -88,8 +88,9 @@ class Trials:
         return self._runs.most_samples
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
-        """The same trials at another model size, which learns nothing from this one."""
-        return Trials(self._context, self._runner, model_size=model_size, most_samples=self.most_samples)
+        """The same trials at a model size; at another than their own, they learn nothing from these."""
+        own, most = model_size == self._model_size, self.most_samples
+        return self if own else Trials(self._context, self._runner, model_size=model_size, most_samples=most)
 
     def reference(self, shares: int) -> Combination | None:
         """Plain training with as many shares of a batch, which losses are compared with."""
@@ -281,8 +282,7 @@ class Trials:
     @property
     def thread_rates(self) -> dict[int, float]:
         """The probe's rates by number of threads; empty if unknown."""
-        rates = self._context.facts.device_rates
-        return {} if rates is None else rates.thread_rates
+        return {} if (rates := self._context.facts.device_rates) is None else rates.thread_rates
 
     def pair(self, policy: Policy, **asked: Any) -> PairResult:
         """Alternate the steps of two policies in the same processes."""

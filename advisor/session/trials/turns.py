@@ -17,7 +17,7 @@ from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.trial.result import ComparedResult, TimeResult
 
-__all__ = ["Turns"]
+__all__ = ["Turns", "at_speed_of"]
 
 _SAMPLES_OF_PROFILING_RUNS = 8
 """Beside profiling runs, the pacesetter is assumed to need memory for at least this many samples."""
@@ -130,7 +130,7 @@ class Turns:
         def over(measurement: Measurement | None, speedup: Speedup | None) -> tuple[Measurement | None, Speedup | None]:
             if speedup is not None and leader is not None and leader.speedup is not None:
                 speedup = leader.speedup.times(speedup)
-            return _at_speed_of(baseline, measurement, speedup), speedup
+            return at_speed_of(baseline, measurement, speedup), speedup
 
         measurement, speedup = over(result.measurement, result.speedup)
         smaller, smaller_speedup = over(result.smaller, result.smaller_speedup)
@@ -154,7 +154,7 @@ class Turns:
         return tuple(self._rates.get(policy.key, ()))
 
 
-def _at_speed_of(
+def at_speed_of(
     baseline: Measurement | None, measurement: Measurement | None, speedup: Speedup | None
 ) -> Measurement | None:
     """Replace a measurement's times by the baseline's, divided by a speedup."""

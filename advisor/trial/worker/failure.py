@@ -17,7 +17,7 @@ from advisor.trial.result import Result
 from advisor.trial.spec import Trial
 from advisor.workload.traceback_text import user_traceback
 
-__all__ = ["AllocatorRefusals", "DivergedError", "failed_result", "is_out_of_memory", "is_secondary"]
+__all__ = ["AllocatorRefusals", "DivergedError", "at_batch", "failed_result", "is_out_of_memory", "is_secondary"]
 
 _R = TypeVar("_R", bound=Result)
 
@@ -29,6 +29,7 @@ _TRANSPORTS = ("gloo/", "NCCL Last Error", "NCCL operation timed out", "NCCL com
 
 Source: ``torch/csrc/distributed/c10d/nccl2`` of PyTorch.
 """
+_AT_BATCH = "(at batch "
 _ROOM_ON_DEVICE = 256 * 2**20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Not the trial's fault: with free space it may succeed."""
@@ -90,8 +91,14 @@ def failed_result(
     if isinstance(error, SystemExit):
         reason = f"the model's code called sys.exit({error.code!r}); a model must not end its process"
         return spec.ended(Outcome.FAILED, reason, traceback_text=user_traceback(error))
-    reason = f"{type(error).__name__}: {_first_line(error)}"
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_AT_BATCH))
+    reason = " ".join([f"{type(error).__name__}: {_first_line(error)}", *notes])
     return spec.ended(Outcome.FAILED, reason, traceback_text=user_traceback(error))
+
+
+def at_batch(error: BaseException, micro_batch: int) -> None:
+    """Have the reason of a failure say the batch, where it is not the trial's own."""
+    error.add_note(f"{_AT_BATCH}{micro_batch})")
 
 
 def is_out_of_memory(error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None) -> bool:

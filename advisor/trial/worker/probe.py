@@ -30,7 +30,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.result import ProbeResult
 from advisor.trial.spec import ProbeTrial
 from advisor.trial.worker.bench import Bench
-from advisor.trial.worker.failure import is_out_of_memory
+from advisor.trial.worker.failure import at_batch, is_out_of_memory
 from advisor.workload._user_functions import Workload
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.facts import Facts
@@ -197,6 +197,7 @@ def _first_loss(
             training.optimizer_step()
     except Exception as error:
         if not is_out_of_memory(error, bench.device, bench.refusals):
+            at_batch(error, bench.spec.policy.global_batch)  # a smaller one than the user's own
             raise
         training.optimizer.zero_grad(set_to_none=True)
         return None

@@ -28,7 +28,7 @@ from advisor.trial.result import SizeResult
 from advisor.trial.spec import SizeTrial
 from advisor.trial.worker.alternate import speedup_in_turn
 from advisor.trial.worker.bench import Bench, finite
-from advisor.trial.worker.failure import is_out_of_memory
+from advisor.trial.worker.failure import at_batch, is_out_of_memory
 from advisor.trial.worker.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, next_batch
 
 __all__ = ["size"]
@@ -79,6 +79,7 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
                 break  # no more data, on any rank
             except Exception as error:
                 if not is_out_of_memory(error, bench.device, bench.refusals):
+                    at_batch(error, micro_batch)
                     raise
                 if bench.world.size > 1:
                     bench.out_of_step = "ranks may wait for one that ran out of memory"
@@ -106,6 +107,7 @@ def _compared_or_not(
         return point
     except Exception as error:
         if bench.world.size > 1 or not is_out_of_memory(error, bench.device, bench.refusals):
+            at_batch(error, max(point.micro_batch, bench.spec.compare_at or 0))
             raise
         bench.out_of_step = "its comparison ran out of memory"
         bench.notes.append(f"not compared in turn: batch {training.micro_batch} did not fit")
