@@ -234,11 +234,21 @@ def test_a_winner_whose_wrapper_fails_gives_way_to_the_next_and_keeps_its_reason
     assert [one.outcome for one in stored if one.policy == BEST.policy] == [Outcome.OUT_OF_MEMORY], "on disk as well"
 
 
-def test_when_too_many_wrappers_fail_nothing_is_recommended_and_no_file_is_left(tmp_path: Path) -> None:
-    broken = {one.policy.label: Outcome.CRASHED for one in (BEST, SECOND, THIRD)}
-    trials = FakeTrials(broken)
-    with pytest.raises(NothingMeasuredError, match="the best 3 did not"):
-        conclude(tmp_path, [BASELINE, BEST, SECOND, THIRD], trials)
+def test_when_too_many_wrappers_fail_the_baseline_is_the_answer_if_its_own_runs(tmp_path: Path) -> None:
+    fourth = measured(105, use("checkpoint", every=4))
+    trials = FakeTrials({one.policy.label: Outcome.CRASHED for one in (BEST, SECOND, THIRD)}, rate=100.0)
+    recommendation = conclude(tmp_path, [BASELINE, BEST, SECOND, THIRD, fourth], trials)
+    assert recommendation.winner.policy == BASELINE.policy
+    assert trials.confirmed[-1] == "plain"
+    assert fourth.policy.label not in trials.confirmed, "a fourth try would hardly go better"
+    (left,) = [one for one in recommendation.ranking if one.policy == fourth.policy]
+    assert "the wrappers of the best 3 failed" in left.not_confirmed
+
+
+def test_when_the_baselines_wrapper_fails_too_nothing_is_recommended_and_no_file_is_left(tmp_path: Path) -> None:
+    broken = {one.policy.label: Outcome.CRASHED for one in (BASELINE, BEST, SECOND, THIRD)}
+    with pytest.raises(NothingMeasuredError, match="the best 4 did not"):
+        conclude(tmp_path, [BASELINE, BEST, SECOND, THIRD], FakeTrials(broken))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -91,10 +91,16 @@ class _Confirming:
             recommendation, interrupted = self._try()
             if recommendation is not None:
                 return recommendation, interrupted
+        baseline = self.context.ledger.baseline
+        if baseline is not None and is_measured(baseline) and why_not_eligible(baseline, self.context.goal) is None:
+            self.ruled_out = baseline.policy, f"the wrappers of the best {_CONFIRMATIONS} failed, and no other was run"
+            recommendation, interrupted = self._try()
+            if recommendation is not None:
+                return recommendation, interrupted
         take_back(self.conclusion.folder)
         raise NothingMeasuredError(
-            f"A policy must run in a fresh process before it is recommended, but the best {_CONFIRMATIONS} did not. "
-            + "; ".join(self.failures)
+            f"A policy must run in a fresh process before it is recommended, but the best {len(self.failures)} did "
+            f"not. {'; '.join(self.failures)}"
         )
 
     def _try(self) -> tuple[Recommendation | None, bool]:
