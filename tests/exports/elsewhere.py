@@ -54,7 +54,7 @@ def main() -> int:
     variables = dict(variables_of(export_policy(file_of(*VARIABLES), get_target(given.trainer))))
     if given.trainer in ON_DEVICES:
         tests = [python, *ON_TWO, *tests]
-        (compiler,) = given.folder.absolute().glob("lib/python*/site-packages/nvidia/cu*/")
+        (compiler,) = given.folder.absolute().glob("lib/python*/site-packages/nvidia/cu[0-9]*")
         variables["CUDA_HOME"] = str(compiler)
     return subprocess.run(tests, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
 
