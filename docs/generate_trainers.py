@@ -50,40 +50,43 @@ Every key that a trainer might set by itself is written out, because no trainer'
 """
 
 BY_HAND = {
-    "axolotl": "on a CPU, with axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0",
+    "axolotl": "on a CPU, with axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0 (it requires "
+    "2.13 at most, which the CUDA devices in software do not know); two ranks trained with a device map for CPUs, in "
+    "place of axolotl's own, which counts GPUs",
     "llamafactory": "on a CPU, with llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0",
-    "torchtitan": "on CUDA devices in software, with torchtitan 0.3.0, torch 2.14.1, beside the wrapper on one device "
-    "under those methods that change numbers",
+    "torchtitan": "on CUDA devices in software, with torchtitan 0.3.0, torch 2.15.0, beside the wrapper on one device "
+    "under those methods that change numbers; for parameters on the host, tests initialize the model themselves",
 }
 """Name of a trainer that the tests of this project do not install -> where its tests were run, and with what."""
-WHEN = "25 and 26 November 2026"
+WHEN = "26 November 2026"
 ELSEWHERE = "python -m tests.exports.elsewhere"
-_COMPILED = "the software device computes no kernels that Triton compiles"
 _NO_FSDP = "accelerate uses no FSDP on CPUs"
 _REFUSED = "it is refused without one"
 _ALLOCATOR = "torch's allocator for CUDA reads the variable, whatever the trainer"
 NEEDS_A_GPU = {
     ("deepspeed", "expandable_segments"): _ALLOCATOR,
-    ("lightning", "zero_1"): "Lightning takes DeepSpeed on CUDA alone, and DeepSpeed asks for the tools of a real GPU",
-    ("torchtitan", "compile_budget"): _COMPILED,
-    ("torchtitan", "compile"): _COMPILED,
-    ("torchtitan", "expandable_segments"): _ALLOCATOR,
     ("axolotl", "precision(dtype=bf16)"): _REFUSED,
+    ("axolotl", "precision(dtype=fp16)"): "it fails without one",
     ("axolotl", "precision(dtype=tf32)"): _REFUSED,
     ("axolotl", "pure_bf16"): _REFUSED,
     ("axolotl", "float8"): _REFUSED,
     ("axolotl", "checkpoint"): _NO_FSDP,
     ("axolotl", "fsdp"): _NO_FSDP,
     ("axolotl", "expandable_segments"): _ALLOCATOR,
+    ("llamafactory", "precision(dtype=bf16)"): _NO_FSDP,
+    ("llamafactory", "precision(dtype=fp16)"): "accelerate computes no float16 on CPUs",
     ("llamafactory", "precision(dtype=tf32)"): _REFUSED,
     ("llamafactory", "pure_bf16"): _REFUSED,
     ("llamafactory", "fsdp"): _NO_FSDP,
     ("llamafactory", "expandable_segments"): _ALLOCATOR,
 }
 """Trainer, and method with or without its value -> why no test trains it without a GPU."""
+ON_RANKS = "trained on two ranks"
 BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
 IN_TRITONS_INTERPRETER = "trained in Triton's interpreter"
 IN_SOFTWARE_ON_TWO = "trained on two CUDA devices in software"
+WITHOUT_KERNELS = f"{IN_SOFTWARE}, the compiled graphs without kernels"
+WITH_DEEPSPEED = f"{IN_SOFTWARE_ON_TWO}, by hand on {WHEN}"
 
 ADAPTERS = """\
 ## Adapters
@@ -161,22 +164,37 @@ def _shown(target: Target) -> dict[int, str]:
         found |= _rules(target, (setting,), None, BUILT)
     for cell in cells.ON_A_GPU.get(target.name, ()):
         found |= _rules(target, cell.settings, 1.0, IN_SOFTWARE, device="cuda")
+    if target.name == "deepspeed":
+        found |= _rules(target, cells.FP16_UNDER_ZERO.settings, cells.FP16_UNDER_ZERO.norm, "trained")
     if target.name == "torchtitan":
         for cell in cells.BY_TORCHTITAN:
             several = file_of(*cell.settings).policy.gpu_count > 1
             how = IN_SOFTWARE_ON_TWO if several else IN_SOFTWARE
+            how = WITHOUT_KERNELS if any(one.name.startswith("compile") for one in cell.settings) else how
             how = f"{how}, differs" if cell.differs else how
             found |= _rules(target, cell.settings, cell.norm, how, device="cuda")
+    for ranks in cells.ON_GPUS_WITH_DEEPSPEED.values():
+        if ranks.trainer == target.name:
+            how = f"{WITH_DEEPSPEED}, differs" if ranks.differs else WITH_DEEPSPEED
+            found |= _rules(target, ranks.settings, 1.0, how, ranks.accumulation_steps, ranks.device)
+    for ranks in cells.ON_RANKS_ELSEWHERE.values():
+        if ranks.trainer == target.name:
+            # Not of gpu_count: a test starts its ranks, not the launcher of the trainer.
+            found |= _rules(
+                target, ranks.settings, 1.0, ON_RANKS, ranks.accumulation_steps, ranks.device, launched=False
+            )
     for ranks in (*cells.ON_GPUS.values(), *cells.ON_RANKS.values()):
         if ranks.trainer == target.name:
-            how = "trained on two ranks" if ranks.device == "cpu" else IN_SOFTWARE_ON_TWO
+            how = ON_RANKS if ranks.device == "cpu" else IN_SOFTWARE_ON_TWO
             if ranks.device == "cuda":
                 found |= _rules(target, cells.ON_GPUS_UNDER, None, how, device="cuda")
             how = f"{how}, differs" if ranks.differs else how
             found |= _rules(target, ranks.settings, 1.0, how, ranks.accumulation_steps, ranks.device)
+    for setting in cells.WITH_ADAPTERS if target.name in ("axolotl", "llamafactory") else ():
+        found |= _rules(target, (setting,), None, "trained")
     if target.name in (*cells.UNDER_VARIABLES, *cells.UNDER_VARIABLES_ELSEWHERE):
         found |= _rules(target, cells.VARIABLES, None, "trained")
-    if target.name == "hf":
+    if target.name in ("hf", "llamafactory"):
         found |= _rules(target, cells.WITH_LIGER.settings, None, IN_TRITONS_INTERPRETER)
     for cell in cells.TRAINED.get(target.name, ()):
         found |= _rules(target, cell.settings, cell.norm, "trained, differs" if cell.differs else "trained")
@@ -190,6 +208,7 @@ def _rules(
     how: str,
     steps: int = 2,
     device: str = "cpu",
+    launched: bool = True,
 ) -> dict[int, str]:
     """The rules by which a policy is exported."""
     names = frozenset(setting.name for setting in settings)
@@ -200,7 +219,7 @@ def _rules(
         rules += [rule for rule in target.rules if rule.of == of and rule.covers(quantities, names)][:1]
     if how.endswith("differs"):
         rules = [rule for rule in rules if rule.status is Status.APPROXIMATED]
-    return {id(rule): how for rule in rules if rule.of != "gpu_count" or "two" in how}
+    return {id(rule): how for rule in rules if rule.of != "gpu_count" or ("two" in how and launched)}
 
 
 def trainer_rule(setting: MethodSetting, target: Target, device: str = "cuda") -> Rule:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 
-__all__ = ["ACCELERATE", "NOT_ON_CPUS"]
+__all__ = ["ACCELERATE", "FULL_ON_CPUS", "NOT_ON_CPUS"]
 
+FULL_ON_CPUS = "accelerate computes no float16 on CPUs, and says nothing: training would be in float32"
 NOT_ON_CPUS = "accelerate uses no FSDP on CPUs, and says nothing: each process would hold the whole model"
 """Also of the trainers that are built on it."""
 
@@ -55,6 +56,7 @@ ACCELERATE = Target(
         adapter("max_grad_norm", "accelerate reads no such key: accelerator.clip_grad_norm_(parameters, norm)"),
         exported("device", {"use_cpu": True}, device="cpu"),
         exported("device", {"use_cpu": False}),
+        adapter("precision", FULL_ON_CPUS, dtype="fp16", device="cpu"),
         approximated("precision", {"mixed_precision": "bf16"}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="bf16"),
         approximated("precision", {"mixed_precision": "fp16"}, _FP16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
         *(

@@ -14,7 +14,9 @@ _FSDP = {
     "fsdp_config.reshard_after_forward": Given("reshard"),
     "fsdp_config.offload_params": Given("offload"),
 }
-_ADAPTERS = {"lora_r": Given("rank"), "lora_target_linear": True, "lora_dropout": 0.0}
+_KERNELS = dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel"), False)
+"""axolotl uses its own by itself, where there is no dropout: they keep other activations, and need a GPU."""
+_ADAPTERS = {"lora_r": Given("rank"), "lora_target_linear": True, "lora_dropout": 0.0, **_KERNELS}
 _ALPHA = {8: 16, 32: 64}
 _OTHER_LAYERS = (
     "axolotl holds the frozen weights in 16 bits beside bf16 or fp16, and adds adapters to every linear layer but the "
@@ -55,6 +57,7 @@ AXOLOTL = Target(
         ),
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
         approximated("precision", {"bf16": True}, _LOADED_SHORT, dtype="bf16"),
+        adapter("precision", "on a CPU axolotl fails with it", dtype="fp16", device="cpu"),
         approximated("precision", {"fp16": True}, _LOADED_SHORT, dtype="fp16"),
         exported("precision", {"tf32": True}, dtype="tf32"),
         approximated("pure_bf16", {"bf16": True}, "the optimizer computes in bfloat16 too", rounding="nearest"),
@@ -108,6 +111,9 @@ AXOLOTL = Target(
                 rank=rank,
             )
             for rank, alpha in _ALPHA.items()
+        ),
+        adapter(
+            "ddp", "axolotl gives each process the device of its number, and CPUs have none: it fails", device="cpu"
         ),
         exported("ddp", {"ddp_find_unused_parameters": False}, bucket_views=False, static_graph=False),
         approximated(

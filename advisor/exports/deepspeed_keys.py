@@ -53,6 +53,14 @@ DEEPSPEED = Target(
             _SENT_SHORT,
             beside=("zero_1", "fsdp"),
             dtype="fp16",
+            max_grad_norm=0.0,
+        ),
+        adapter(
+            "precision",
+            "under ZeRO, DeepSpeed clips gradients before it divides them by the scale of the loss, and hardly "
+            "anything is left of them: give --max-grad-norm 0",
+            beside=("zero_1", "fsdp"),
+            dtype="fp16",
         ),
         exported("precision", {"torch_autocast.enabled": True, "torch_autocast.dtype": "float16"}, dtype="fp16"),
         adapter("precision", 'there is no key: torch.set_float32_matmul_precision("high")', dtype="tf32"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.exports.accelerate_keys import NOT_ON_CPUS
+from advisor.exports.accelerate_keys import FULL_ON_CPUS, NOT_ON_CPUS
 from advisor.exports.rules import Format, Given, Schema, Target, adapter, approximated, exported, refused
 from advisor.exports.static_graph import ddp_rules
 
@@ -92,6 +92,7 @@ HF = Target(
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
         exported("device", {"use_cpu": True}, device="cpu"),
         exported("device", {"use_cpu": False}),
+        adapter("precision", FULL_ON_CPUS, dtype="fp16", device="cpu"),
         approximated("precision", {"bf16": True}, _BF16_UNDER_FSDP, beside=("fsdp",), dtype="bf16"),
         approximated("precision", {"fp16": True}, _FP16_UNDER_FSDP, beside=("fsdp",), dtype="fp16"),
         exported("precision", {"bf16": True}, dtype="bf16"),

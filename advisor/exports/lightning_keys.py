@@ -14,6 +14,12 @@ _DDP = {
     f"{_OPTION}.gradient_as_bucket_view": Given("bucket_views"),
     f"{_OPTION}.find_unused_parameters": False,
 }
+_STAGE_1 = {_STRATEGY: "lightning.pytorch.strategies.DeepSpeedStrategy", f"{_OPTION}.stage": 1}
+_OF_DEEPSPEED = "DeepSpeed's, which holds a float32 copy of each device's part of the parameters"
+_DIVIDED_TWICE = (
+    "both Lightning and DeepSpeed divide the loss by accumulate_grad_batches: gradients are that many times too small, "
+    "which AdamW hardly notices, but gradient_clip_val and other optimizers do"
+)
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 
 LIGHTNING = Target(
@@ -35,6 +41,7 @@ LIGHTNING = Target(
         exported("device", {"trainer.accelerator": "cpu"}, device="cpu"),
         exported("device", {"trainer.accelerator": "cuda"}),
         exported("precision", {"trainer.precision": "bf16-mixed"}, dtype="bf16"),
+        adapter("precision", "on a CPU Lightning computes in bfloat16 in its place", dtype="fp16", device="cpu"),
         exported("precision", {"trainer.precision": "16-mixed"}, dtype="fp16"),
         adapter("precision", 'there is no key: torch.set_float32_matmul_precision("high")', dtype="tf32"),
         approximated(
@@ -48,11 +55,8 @@ LIGHTNING = Target(
         adapter("float8", "its transformer-engine precision is another library's"),
         adapter("checkpoint", "only FSDPStrategy recomputes blocks, and it is torch's former FSDP"),
         *ddp_rules(_DDP, f"{_OPTION}.static_graph"),
-        approximated(
-            "zero_1",
-            {_STRATEGY: "lightning.pytorch.strategies.DeepSpeedStrategy", f"{_OPTION}.stage": 1},
-            "DeepSpeed's, which holds a float32 copy of each device's part of the parameters",
-        ),
+        approximated("zero_1", _STAGE_1, _OF_DEEPSPEED, accumulation_steps=1),
+        approximated("zero_1", _STAGE_1, f"{_OF_DEEPSPEED}; {_DIVIDED_TWICE}"),
         adapter("fsdp", "ModelParallelStrategy leaves it to your configure_model to call fully_shard"),
         adapter("gradient_compression", "Lightning registers communication hooks on GPUs alone", device="cpu"),
         *(

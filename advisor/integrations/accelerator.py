@@ -46,9 +46,8 @@ def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
 
     def get_state_dict(model: Any, unwrap: bool = True) -> dict[str, Any]:
         """The state of the plain model; all processes take part."""
-        if model is not training.model:
-            return usual_state(model, unwrap)  # type: ignore[no-any-return]
-        state: dict[str, Any] = training.state_dict(optimizer=False)["model"]
+        ours = model is training.model
+        state: dict[str, Any] = training.state_dict(optimizer=False)["model"] if ours else usual_state(model, unwrap)
         return state
 
     replace_attribute(training, accelerator, "get_state_dict", get_state_dict)
@@ -56,4 +55,5 @@ def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
     replace_attribute(training, accelerator, "clip_grad_norm_", clip_grad_norm_)
     replace_attribute(training, accelerator, "clip_grad_value_", clip_grad_value_)
     replace_attribute(training, accelerator, "no_sync", no_sync)
-    training.model._is_accelerate_prepared = True  # type: ignore[assignment]  # It is not to be wrapped.
+    prepared: Any = training.model  # to type checkers, attributes of a module are modules and tensors
+    prepared._is_accelerate_prepared = True  # It is not to be wrapped.

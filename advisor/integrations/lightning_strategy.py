@@ -241,13 +241,13 @@ class UnderPolicy(Strategy):  # type: ignore[misc]
 
     def _compute_loss(self, module: Any, batch: Any) -> torch.Tensor:
         self._output = module.training_step(batch, *(self._rest or _default_rest(module)))
-        loss = self._output["loss"] if isinstance(self._output, Mapping) else self._output
+        loss: torch.Tensor | None = self._output["loss"] if isinstance(self._output, Mapping) else self._output
         if loss is None:
             raise WorkloadError(
                 "training_step must return a loss under a policy, but it returned None. Return a loss of zero that "
                 "depends on the parameters, such as 0 * loss, to skip a batch."
             )
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     def _put_gradients_aside(self) -> None:
         """Lightning clears all gradients between the last forward pass and its backward pass."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from operator import attrgetter
+from typing import Any, NoReturn, overload
 
 import torch
 
@@ -44,27 +45,23 @@ class TrainerOptimizer(torch.optim.Optimizer):
         """The optimizer that it stands for."""
         return self._training.optimizer
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of the training's optimizer."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """The state of the training's optimizer, as it is held here."""
-        return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The defaults of the training's optimizer."""
-        return self.optimizer.defaults
+    # Any, because one can assign to those of the base class.
+    param_groups: Any = property(attrgetter("optimizer.param_groups"), doc="The groups of the training's optimizer.")
+    state: Any = property(attrgetter("optimizer.state"), doc="The state of the training's optimizer, as held here.")
+    defaults: Any = property(attrgetter("optimizer.defaults"), doc="The defaults of the training's optimizer.")
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_training", "__setstate__"):  # while it is copied
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> NoReturn: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         """Make the optimizer step of the training, and drop the gradients.
 
         Raises:

@@ -2,8 +2,8 @@
 
 ``python -m tests.exports.elsewhere NAME FOLDER`` creates a virtual environment with that trainer in FOLDER, or uses the
 one that is there, and trains in it what ``cells.py`` names for it, beside the wrapper. It needs a package registry.
-axolotl and LLaMA-Factory train on a CPU. torchtitan needs CUDA devices: without one, FOLDER must be an environment of
-``.ci/cuda --install FOLDER``, whose software devices it trains on.
+axolotl and LLaMA-Factory train on a CPU. torchtitan, and Lightning with DeepSpeed, need CUDA devices: FOLDER must be an
+environment of ``.ci/cuda --install FOLDER``, whose software devices they train on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tests.exports.policies import file_of
 ROOT = Path(__file__).parents[2]
 BESIDE = {
     "axolotl": ("bitsandbytes",),
-    "llamafactory": ("bitsandbytes", "torchao"),
+    "lightning": (f"deepspeed=={get_target('deepspeed').version}", "cuda-toolkit[nvcc]"),
+    "llamafactory": ("bitsandbytes", "liger-kernel", "torchao", "triton"),
     "torchtitan": ("wandb", "httpx"),
 }
 """Name of a trainer -> what its tests need beside it."""
@@ -32,6 +33,9 @@ OURS = (
     "filelock msgspec nvidia-ml-py optuna platformdirs psutil rich scipy sqlalchemy pytest pytest-timeout pytest-xdist"
 )
 """What this project and its tests need of what no trainer brings."""
+ON_DEVICES = ("lightning", "torchtitan")
+WITH_DEEPSPEED = "lightning_with_deepspeed"
+"""The only tests of Lightning that need an environment of their own: DeepSpeed asks for the tools of a real GPU."""
 ON_TWO = ("-m", "tests.cuda_device", "--count", "2", "--time", "0.05", "--values")
 
 
@@ -45,23 +49,29 @@ def main() -> int:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", given.folder], check=True)
     _install(given.trainer, python)
-    tests = [python, "-m", "pytest", "-n0", "-p", "no:anyio", "-k", given.trainer, "tests/exports", "tests/gpu"]
-    if given.trainer == "torchtitan":
-        tests = [python, *ON_TWO, *tests]
+    chosen = WITH_DEEPSPEED if given.trainer == "lightning" else given.trainer
+    tests = [python, "-m", "pytest", "-n0", "-p", "no:anyio", "-k", chosen, "tests/exports", "tests/gpu"]
     variables = dict(variables_of(export_policy(file_of(*VARIABLES), get_target(given.trainer))))
+    if given.trainer in ON_DEVICES:
+        tests = [python, *ON_TWO, *tests]
+        (compiler,) = given.folder.absolute().glob("lib/python*/site-packages/nvidia/cu[0-9]*")
+        variables["CUDA_HOME"] = str(compiler)
     return subprocess.run(tests, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
 
 
 def _install(trainer: str, python: Path) -> None:
     target = get_target(trainer)
     pins = re.findall(r"^(?:torch|pytest[a-z-]*|hypothesis)==.*", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    if trainer == "torchtitan":
+    if trainer in ON_DEVICES:
         pins = [pin for pin in pins if not pin.startswith("torch==")]
     wanted = [f"{target.library}=={target.version}", *BESIDE[trainer], *OURS.split(), *pins]
     subprocess.run([python, "-m", "pip", "install", "-q", *wanted], cwd=ROOT, check=True)
     if trainer == "llamafactory":
         # transformers imports it wherever it is, and it fails beside a torch that was built otherwise.
         subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio"], check=True)
+    if trainer == "torchtitan":
+        # torchtitan imports it wherever it is, and torchao 0.18 fails there beside triton 3.9, which torch 2.15 brings.
+        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "torchao"], check=True)
 
 
 if __name__ == "__main__":

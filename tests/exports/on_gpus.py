@@ -23,18 +23,28 @@ from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from advisor.policy.file import PolicyFile
 from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
-from tests.exports.cells import ON_GPUS, PER_STEP
-from tests.exports.two_steps import STEPS, adamw, launched, loaded, module, quiet_trainer, samples, tiny
+from tests.exports.cells import ON_GPUS, ON_GPUS_WITH_DEEPSPEED, PER_STEP, OnRanks
+from tests.exports.two_steps import (
+    STEPS,
+    accelerates_loop,
+    adamw,
+    launched,
+    loaded,
+    module,
+    quiet_trainer,
+    samples,
+    tiny,
+)
 
 State = dict[str, torch.Tensor]
 
 
-def in_every_trainer() -> dict[str, tuple[State, State]]:
+def in_every_trainer(cases: dict[str, OnRanks]) -> dict[str, tuple[State, State]]:
     """Case -> the parameters after two steps, in the trainer and with the wrapper."""
     trained = {"hf": _by_transformers, "accelerate": _by_accelerate, "lightning": _by_lightning}
     found: dict[str, tuple[State, State]] = {}
     ours: dict[str, State] = {}
-    for name, case in ON_GPUS.items():
+    for name, case in cases.items():
         text = new_configuration(export_policy(case.file, get_target(case.trainer), max_grad_norm=1.0))
         with _forgotten(), tempfile.TemporaryDirectory() as folder:
             theirs = _whole(trained[case.trainer](text, case.file.policy.micro_batch, Path(folder)))
@@ -52,20 +62,11 @@ def _by_transformers(text: str, micro_batch: int, folder: Path) -> torch.nn.Modu
 
 
 def _by_accelerate(text: str, micro_batch: int, folder: Path) -> torch.nn.Module:
-    """An accelerate loop as its documentation writes it, in a process as ``accelerate launch`` starts it."""
+    """In a process as ``accelerate launch`` starts it."""
     os.environ |= launched(text, folder)
     accelerator = Accelerator(gradient_accumulation_steps=PER_STEP // (2 * micro_batch))
     assert accelerator.num_processes == 2
-    built = tiny()
-    model, optimizer, data = accelerator.prepare(built, adamw(built.parameters()), loaded(_rows(), micro_batch))
-    for batch in data:
-        with accelerator.accumulate(model):
-            accelerator.backward(model(**batch).loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-    return accelerator.unwrap_model(model)  # type: ignore[no-any-return]
+    return accelerates_loop(accelerator, _rows(), micro_batch)
 
 
 def _by_lightning(text: str, micro_batch: int, folder: Path) -> torch.nn.Module:
@@ -119,7 +120,8 @@ def main() -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # as torchrun does
     torch.cuda.set_device(rank)
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.save(in_every_trainer(), folder / f"{rank}.pt")
+    cases = ON_GPUS_WITH_DEEPSPEED if sys.argv[2:] == ["deepspeed"] else ON_GPUS
+    torch.save(in_every_trainer(cases), folder / f"{rank}.pt")
     assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
     dist.destroy_process_group()
 

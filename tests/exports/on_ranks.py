@@ -20,9 +20,9 @@ from advisor.exports.trainers import get_target
 from advisor.policy.file import PolicyFile
 from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
 from tests.exports.cells import ON_RANKS, PER_STEP
-from tests.exports.two_steps import STEPS, adamw, loaded, module, quiet_trainer, samples, tiny
+from tests.exports.two_steps import STEPS, accelerates_loop, adamw, loaded, module, quiet_trainer, samples, tiny
 
-__all__ = ["in_every_trainer"]
+__all__ = ["all_rows", "by_the_wrapper_on_ranks", "in_every_trainer"]
 
 State = dict[str, torch.Tensor]
 
@@ -44,20 +44,20 @@ def in_every_trainer() -> dict[str, tuple[State, State]]:
         theirs = {parameter: tensor.detach().clone() for parameter, tensor in model.named_parameters()}
         beside = str(case.wrappers.policy)
         if beside not in ours:
-            ours[beside] = _by_the_wrapper(case.wrappers)
+            ours[beside] = by_the_wrapper_on_ranks(case.wrappers)
         found[name] = (theirs, ours[beside])
     return found
 
 
 def _by_transformers(text: str, micro_batch: int) -> torch.nn.Module:
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(tiny(), arguments_of(text, Path(folder), **STEPS_OF_ITS_OWN), train_dataset=_rows())  # type: ignore[arg-type]
+        trainer = Trainer(tiny(), arguments_of(text, Path(folder), **STEPS_OF_ITS_OWN), train_dataset=all_rows())  # type: ignore[arg-type]
         trainer.train()
     return trainer.accelerator.unwrap_model(trainer.model)  # type: ignore[no-any-return]
 
 
 def _by_accelerate(text: str, micro_batch: int) -> torch.nn.Module:
-    """An accelerate loop as its documentation writes it, launched with the file's values."""
+    """Launched with the file's values."""
     from accelerate import Accelerator
 
     content = yaml.safe_load(text)
@@ -65,16 +65,7 @@ def _by_accelerate(text: str, micro_batch: int) -> torch.nn.Module:
     accelerator = Accelerator(mixed_precision=content["mixed_precision"], gradient_accumulation_steps=steps, cpu=True)
     assert accelerator.num_processes == content["num_processes"]
     assert accelerator.distributed_type.value == content["distributed_type"] == "MULTI_CPU"
-    built = tiny()
-    model, optimizer, data = accelerator.prepare(built, adamw(built.parameters()), loaded(_rows(), micro_batch))
-    for batch in data:
-        with accelerator.accumulate(model):
-            accelerator.backward(model(**batch).loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-    return accelerator.unwrap_model(model)  # type: ignore[no-any-return]
+    return accelerates_loop(accelerator, all_rows(), micro_batch)
 
 
 def _by_lightning(text: str, micro_batch: int) -> torch.nn.Module:
@@ -82,7 +73,7 @@ def _by_lightning(text: str, micro_batch: int) -> torch.nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the data loader has no workers
         # Lightning would shuffle them.
-        own = _rows()[dist.get_rank() :: 2]
+        own = all_rows()[dist.get_rank() :: 2]
         trainer.fit(trained, loaded(own, micro_batch))
     assert trainer.world_size == 2
     return trained.model  # type: ignore[no-any-return]
@@ -96,7 +87,7 @@ def _by_deepspeed(text: str, micro_batch: int) -> torch.nn.Module:
     deepspeed.init_distributed("gloo")
     built = tiny()
     engine, *_ = deepspeed.initialize(model=built, config=json.loads(text), optimizer=adamw(built.parameters()))
-    for batch in loaded(_rows()[dist.get_rank() :: 2], micro_batch):
+    for batch in loaded(all_rows()[dist.get_rank() :: 2], micro_batch):
         engine.backward(engine(**batch).loss)
         engine.step()
     whole = tiny()
@@ -105,9 +96,10 @@ def _by_deepspeed(text: str, micro_batch: int) -> torch.nn.Module:
     return whole
 
 
-def _by_the_wrapper(file: PolicyFile) -> State:
+def by_the_wrapper_on_ranks(file: PolicyFile) -> State:
+    """The wrapper's parameters after two steps of all ranks."""
     training = apply_policy(file, tiny(), device="cpu", max_grad_norm=1.0, build_optimizer=adamw)
-    rows = _rows()
+    rows = all_rows()
     for step in range(STEPS):
         own = rows[PER_STEP * step : PER_STEP * (step + 1)][dist.get_rank() :: 2]
         training.step({name: torch.stack([row[name] for row in own]) for name in own[0]})
@@ -118,5 +110,6 @@ def _by_the_wrapper(file: PolicyFile) -> State:
     return sent[0]
 
 
-def _rows() -> list[State]:
+def all_rows() -> list[State]:
+    """The samples of all steps and ranks."""
     return samples(PER_STEP * STEPS, padded=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
+import msgspec
 import pytest
 
 from advisor.errors import PolicyError
@@ -15,14 +16,27 @@ from advisor.exports.trainers import TARGETS
 from advisor.exports.without_key import EVERYWHERE
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import conflict_between
-from advisor.methods.setting import MethodSetting
+from advisor.methods.setting import MethodSetting, use
 from advisor.options import EXPORT, options_of
+from advisor.policy.fingerprints import Fingerprints
 from tests.exports.policies import every_setting, file_of
 
 SETTINGS = list(every_setting())
 METHODS = {method.name: method for method in CATALOGUE}
 
 each_trainer = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
+
+
+def test_float16_measured_on_a_cpu_is_exported_only_to_who_computes_it_there() -> None:
+    here = Fingerprints(workload={}, hardware={"kind": "cpu"}, versions={}, request="")
+    file = msgspec.structs.replace(file_of(use("precision", dtype="fp16")), fingerprints=here)
+    told = []
+    for target in TARGETS:
+        if target.name == "torchtitan":
+            continue  # It has none at all.
+        (line,) = (line for line in export_policy(file, target).lines if line.what.startswith("precision"))
+        told += [target.name] if line.keys else []
+    assert told == ["deepspeed"]
 
 
 def test_the_option_names_the_trainers_that_there_are() -> None:
@@ -69,8 +83,8 @@ def test_each_rule_is_the_answer_to_something(target: Target) -> None:
     met = set()
     for setting, rule in itertools.product(SETTINGS, target.rules):
         if rule.of == setting.name:
-            for device, steps in itertools.product(("cpu", "cuda"), (1, 2)):
-                quantities = {"device": device, "accumulation_steps": steps}
+            for device, steps, norm in itertools.product(("cpu", "cuda"), (1, 2), (0.0, 1.0)):
+                quantities = {"device": device, "accumulation_steps": steps, "max_grad_norm": norm}
                 met.add(id(rule_for(setting, target, frozenset({rule.of, *rule.beside}), quantities)))
     assert [rule for rule in target.rules if rule.of in METHODS and id(rule) not in met] == []
 

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from transformers import LlamaForCausalLM
 
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting
 from tests.exports.arguments import ELSEWHERE, STEPS_OF_ITS_OWN, variables_of
-from tests.exports.cells import TRAINED, UNDER_VARIABLES_ELSEWHERE, VARIABLES, Cell
+from tests.exports.cells import FP16_UNDER_ZERO, TRAINED, UNDER_VARIABLES_ELSEWHERE, VARIABLES, Cell
 from tests.exports.policies import file_of
 from tests.exports.two_steps import (
     EPSILON,
@@ -34,6 +35,8 @@ from tests.exports.two_steps import (
     the_wrappers,
     tiny,
 )
+
+Rows = list[dict[str, torch.Tensor]]
 
 
 def text_of(trainer: str, *settings: MethodSetting, norm: float | None) -> str:
@@ -62,6 +65,24 @@ def test_deepspeed_reaches_the_wrappers_parameters(cell: Cell, engine: Any) -> N
     assert_trained_as_said(trained.module, cell, padded=False)
 
 
+@pytest.mark.parametrize("norm", [0.0, 1.0])
+def test_under_zero_deepspeed_clips_gradients_before_it_divides_them_by_the_scale(norm: float, engine: Any) -> None:
+    """For which float16 is not exported beside both."""
+    settings = FP16_UNDER_ZERO.settings
+    lines = export_policy(file_of(*settings), get_target("deepspeed"), max_grad_norm=norm).lines
+    (line,) = (line for line in lines if line.what.startswith("precision"))
+    assert bool(line.keys) is (norm == 0.0)
+    content = json.loads(text_of("deepspeed", *settings, norm=0.0))
+    content |= {"gradient_clipping": norm, "train_batch_size": 4}  # of one process
+    model = tiny()
+    trained, *_ = engine.initialize(model=model, config=content, optimizer=adamw(model.parameters()))
+    for batch in loaded(samples(padded=False)):
+        trained.backward(trained(**batch).loss)
+        trained.step()
+    cell = Cell((settings[1],), norm=norm or None, tolerance=FP16_UNDER_ZERO.tolerance, differs=norm > 0)
+    assert_trained_as_said(trained.module, cell, padded=False)
+
+
 def words(folder: Path) -> None:
     """A tokenizer, which LLaMA-Factory loads with every model."""
     from tokenizers import Tokenizer
@@ -77,7 +98,12 @@ def words(folder: Path) -> None:
 
 @pytest.fixture
 def without_sound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLaMA-Factory imports torchaudio, whose wheels are for CUDA builds of torch alone."""
+    """For LLaMA-Factory."""
+    silent(monkeypatch)
+
+
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for torchaudio, which LLaMA-Factory imports, and whose wheels are for CUDA builds of torch alone."""
     sound = ModuleType("torchaudio")
     sound.__spec__ = ModuleSpec("torchaudio", None)
     monkeypatch.setitem(sys.modules, "torchaudio", sound)
@@ -85,31 +111,38 @@ def without_sound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def by_llamafactory(folder: Path, *settings: MethodSetting, norm: float | None = None) -> Any:
     """LLaMA-Factory's own trainer after two steps."""
+    trainer = llamafactorys_trainer(folder, text_of("llamafactory", *settings, norm=norm))
+    trainer.train()
+    return trainer
+
+
+def llamafactorys_trainer(
+    folder: Path, text: str, *, model: LlamaForCausalLM | None = None, rows: Rows | None = None
+) -> Any:
+    """LLaMA-Factory's own trainer before its steps."""
     parser = pytest.importorskip("llamafactory.hparams.parser")
     from llamafactory.model import load_model, load_tokenizer
     from llamafactory.train.sft.trainer import CustomSeq2SeqTrainer
     from transformers import default_data_collator
 
-    tiny().save_pretrained(folder / "model")
+    (model or tiny()).save_pretrained(folder / "model")
     words(folder / "model")
-    content = yaml.safe_load(text_of("llamafactory", *settings, norm=norm))
+    content = yaml.safe_load(text)
     others = {"model_name_or_path": str(folder / "model"), "dataset": "a", "stage": "sft", "do_train": True}
     others["disable_shuffling"] = True
     others |= {**ELSEWHERE, **STEPS_OF_ITS_OWN, "output_dir": str(folder / "out"), "infer_dtype": "float32"}
     model_args, _, training_args, finetuning_args, _ = parser.get_train_args({**content, **others})
     tokenizer = load_tokenizer(model_args)["tokenizer"]
-    trainer = CustomSeq2SeqTrainer(
+    return CustomSeq2SeqTrainer(
         model=load_model(tokenizer, model_args, finetuning_args, is_trainable=True),
         args=training_args,
         finetuning_args=finetuning_args,
         model_args=model_args,
         processor=None,
         tokenizer=tokenizer,
-        train_dataset=samples(),
+        train_dataset=rows or samples(),
         data_collator=default_data_collator,
     )
-    trainer.train()
-    return trainer
 
 
 @pytest.mark.parametrize("cell", TRAINED["llamafactory"], ids=str)
@@ -122,7 +155,21 @@ def test_llamafactory_reaches_the_wrappers_parameters(
 
 
 def by_axolotl(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """axolotl's own trainer after two steps, of samples with equally many targets: it averages micro-batches."""
+    """The model after two steps of axolotl's own trainer."""
+    trainer = axolotls_trainer(text_of("axolotl", *cell.settings, norm=cell.norm), tmp_path, monkeypatch)
+    trainer.train()
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def axolotls_trainer(
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    model: LlamaForCausalLM | None = None,
+    rows: Rows | None = None,
+) -> Any:
+    """axolotl's own trainer before its steps, of samples with equally many targets: it averages micro-batches."""
     for name in ("DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK"):
         monkeypatch.setenv(name, "1")
     training = pytest.importorskip("axolotl.train")
@@ -132,7 +179,7 @@ def by_axolotl(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
     # It would keep the state of accelerate, which other tests have forgotten.
     monkeypatch.setattr("axolotl.utils.distributed.distributed_state", None)
-    tiny().save_pretrained(tmp_path / "model")
+    (model or tiny()).save_pretrained(tmp_path / "model")
     words(tmp_path / "model")
     others: dict[str, Any] = {
         "base_model": str(tmp_path / "model"),
@@ -154,14 +201,16 @@ def by_axolotl(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
         "dataloader_pin_memory": False,
         "dataloader_prefetch_factor": None,
     }
-    content = yaml.safe_load(text_of("axolotl", *cell.settings, norm=cell.norm))
+    content = yaml.safe_load(text)
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(content | others))
-    rows = [{name: part.tolist() for name, part in row.items()} for row in samples(padded=False)]
-    rows = [row | {"attention_mask": [1] * len(row["input_ids"])} for row in rows]
-    data = TrainDatasetMeta(train_dataset=datasets.Dataset.from_list(rows), total_num_steps=STEPS)
-    trainer, *_ = training.setup_model_and_trainer(load_cfg(str(tmp_path / "settings.yaml")), data)
-    trainer.train()
-    return trainer.accelerator.unwrap_model(trainer.model)
+    listed = [{name: part.tolist() for name, part in row.items()} for row in rows or samples(padded=False)]
+    listed = [row | {"attention_mask": [1] * len(row["input_ids"])} for row in listed]
+    data = TrainDatasetMeta(train_dataset=datasets.Dataset.from_list(listed), total_num_steps=STEPS)
+    config = load_cfg(str(tmp_path / "settings.yaml"))
+    if config.world_size > 1:
+        config.device_map = {"": "cpu"}  # axolotl counts the devices of ranks, and CPUs are none
+    trainer, *_ = training.setup_model_and_trainer(config, data)
+    return trainer
 
 
 @pytest.mark.parametrize("cell", TRAINED["axolotl"], ids=str)

@@ -80,6 +80,13 @@ def test_the_trainer_reaches_the_wrappers_parameters(
     assert_alike(theirs, by_the_wrapper(*cell.settings, norm=cell.norm), cell.tolerance)
 
 
+def test_on_a_cpu_the_trainer_trains_in_float32_where_it_is_asked_for_float16(tmp_path: Path) -> None:
+    """For which the export of a policy that was measured there does not ask for it."""
+    text = new_configuration(export_policy(file_of(use("precision", dtype="fp16"), micro_batch=2), HF))
+    assert yaml.safe_load(text)["fp16"]
+    assert_alike(trained(text, tmp_path).model, by_the_wrapper(), 1e-4)
+
+
 def the_optimizer(settings: MethodSetting, folder: Path) -> torch.optim.Optimizer:
     """The one that the Trainer builds from what is exported."""
     text = new_configuration(export_policy(file_of(settings), HF))

@@ -34,10 +34,17 @@ def test_the_trainer_with_ligers_kernels_reaches_the_wrappers_parameters(tmp_pat
     said_by("tests.exports.by_liger", tmp_path, {"TRITON_INTERPRET": "1"})
 
 
-def said_by(module: str, folder: Path, variables: dict[str, str]) -> str:
+def test_llamafactory_with_ligers_kernels_reaches_the_wrappers_parameters(tmp_path: Path) -> None:
+    """The same."""
+    pytest.importorskip("llamafactory")
+    pytest.importorskip("liger_kernel")
+    said_by("tests.exports.by_liger", tmp_path, {"TRITON_INTERPRET": "1"}, "llamafactory")
+
+
+def said_by(module: str, folder: Path, variables: dict[str, str], *more: str) -> str:
     """What a module says that ends well in a process that begins with these variables."""
     run = subprocess.run(
-        [sys.executable, "-m", module, str(folder)],
+        [sys.executable, "-m", module, str(folder), *more],
         cwd=Path(__file__).parents[2],
         env={**os.environ, **variables},
         capture_output=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "EPSILON",
     "RATE",
     "STEPS",
+    "accelerates_loop",
     "adamw",
     "assert_alike",
     "assert_differ",
@@ -47,13 +48,13 @@ RATE, EPSILON = 1e-2, 1e-2
 """With such an epsilon, Adam's steps are nearly proportional to the gradients, and do not enlarge their rounding."""
 
 
-def tiny() -> LlamaForCausalLM:
+def tiny(*, hidden_size: int = 16, intermediate_size: int = 32) -> LlamaForCausalLM:
     set_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=320,
-            hidden_size=16,
-            intermediate_size=32,
+            hidden_size=hidden_size,
+            intermediate_size=intermediate_size,
             num_hidden_layers=4,
             num_attention_heads=2,
             max_position_embeddings=16,
@@ -76,17 +77,28 @@ def samples(count: int = 4 * STEPS, *, padded: bool = True) -> list[dict[str, to
 
 
 def by_the_wrapper(
-    *settings: MethodSetting, norm: float | None = None, padded: bool = True, device: str = "cpu"
+    *settings: MethodSetting,
+    norm: float | None = None,
+    padded: bool = True,
+    device: str = "cpu",
+    model: LlamaForCausalLM | None = None,
+    begun: Mapping[str, torch.Tensor] | None = None,
 ) -> Training:
-    """The wrapper's training after as many steps on the same samples; what it compiles, it runs without kernels."""
+    """The wrapper's training after as many steps on the same samples; what it compiles, it runs without kernels.
+
+    It begins with the parameters of ``begun``, which a method may have added.
+    """
     with quick_compiler():
         training = apply_policy(
             file_of(*settings, micro_batch=2),
-            tiny(),
+            model or tiny(),
             device=device,
             max_grad_norm=norm,
             build_optimizer=adamw,
         )
+        with torch.no_grad():
+            for name, start in (begun or {}).items():
+                training.model.get_parameter(name).copy_(start)
         rows = samples(padded=padded)
         for step in range(STEPS):
             own = rows[4 * step : 4 * step + 4]
@@ -96,6 +108,23 @@ def by_the_wrapper(
 
 def loaded(rows: list[dict[str, torch.Tensor]], micro_batch: int = 2) -> Any:
     return torch.utils.data.DataLoader(rows, batch_size=micro_batch)  # type: ignore[arg-type]
+
+
+def accelerates_loop(
+    accelerator: Any, rows: list[dict[str, torch.Tensor]], micro_batch: int = 2, *, norm: float | None = 1.0
+) -> torch.nn.Module:
+    """The model after an accelerate loop over all rows, as accelerate's documentation writes it."""
+    model = tiny()
+    prepared, optimizer, data = accelerator.prepare(model, adamw(model.parameters()), loaded(rows, micro_batch))
+    for batch in data:
+        with accelerator.accumulate(prepared):
+            accelerator.backward(prepared(**batch).loss)
+            if norm is not None and accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(prepared.parameters(), norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    trained: torch.nn.Module = accelerator.unwrap_model(prepared)
+    return trained
 
 
 @contextlib.contextmanager

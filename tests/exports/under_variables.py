@@ -18,6 +18,7 @@ from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of
 from tests.exports.cells import VARIABLES
 from tests.exports.policies import file_of
 from tests.exports.two_steps import (
+    accelerates_loop,
     adamw,
     assert_alike,
     by_the_wrapper,
@@ -42,14 +43,8 @@ def by_transformers(folder: Path) -> torch.nn.Module:
 
 
 def by_accelerate(folder: Path) -> torch.nn.Module:
-    accelerator, model = Accelerator(cpu=True, gradient_accumulation_steps=2), tiny()
-    prepared, optimizer, data = accelerator.prepare(model, adamw(model.parameters()), loaded(samples(padded=False)))
-    for batch in data:
-        with accelerator.accumulate(prepared):
-            accelerator.backward(prepared(**batch).loss)
-            optimizer.step()
-            optimizer.zero_grad()
-    return model
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    return accelerates_loop(accelerator, samples(padded=False), norm=None)
 
 
 def by_lightning(folder: Path) -> torch.nn.Module:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 
 from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
@@ -21,10 +20,19 @@ from advisor.exports.trainers import get_target
 from tests.distributed.ranks import ROOT
 from tests.exports import on_gpus
 from tests.exports.arguments import STEPS_OF_ITS_OWN, arguments_of, variables_of
-from tests.exports.cells import FSDP, ON_A_GPU, ON_GPUS, ON_GPUS_UNDER, ON_HARDWARE, Cell
+from tests.exports.cells import (
+    FSDP,
+    ON_A_GPU,
+    ON_GPUS,
+    ON_GPUS_UNDER,
+    ON_GPUS_WITH_DEEPSPEED,
+    ON_HARDWARE,
+    Cell,
+    OnRanks,
+)
 from tests.exports.policies import file_of
 from tests.exports.two_steps import (
-    adamw,
+    accelerates_loop,
     assert_alike,
     assert_differ,
     assert_moved_alike,
@@ -98,18 +106,9 @@ def test_accelerates_loop_reaches_the_wrappers_parameters(
     for name, value in launched(text_of("accelerate", cell), tmp_path).items():
         monkeypatch.setenv(name, value)
     accelerator = Accelerator(gradient_accumulation_steps=2)
-    built = tiny()
-    data = loaded(samples(padded=False))
-    model, optimizer, data = accelerator.prepare(built, adamw(built.parameters()), data)
-    for batch in data:
-        with accelerator.accumulate(model):
-            accelerator.backward(model(**batch).loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+    theirs = accelerates_loop(accelerator, samples(padded=False))
     ours = by_the_wrapper(*cell.settings, norm=1.0, padded=False, device="cuda")
-    assert_alike(accelerator.unwrap_model(model).cpu(), ours, cell.tolerance)
+    assert_alike(theirs.cpu(), ours, cell.tolerance)
 
 
 @pytest.mark.parametrize("cell", ON_A_GPU["lightning"], ids=str)
@@ -134,42 +133,13 @@ def test_the_trainer_with_ligers_kernels_reaches_the_wrappers_parameters(cell: C
     assert_alike(trainer.accelerator.unwrap_model(trainer.model).cpu(), ours, cell.tolerance)
 
 
-@pytest.mark.parametrize("cell", ON_HARDWARE["deepspeed"], ids=str)
-@pytest.mark.usefixtures("hardware", "alone")
-def test_deepspeed_reaches_the_wrappers_parameters(cell: Cell) -> None:
-    deepspeed = pytest.importorskip("deepspeed")
-    model = tiny()
-    content = json.loads(text_of("deepspeed", cell))
-    engine, *_ = deepspeed.initialize(model=model, config=content, optimizer=adamw(model.parameters()))
-    for batch in loaded(samples(padded=False)):
-        engine.backward(engine(**{name: part.cuda() for name, part in batch.items()}).loss)
-        engine.step()
-    ours = by_the_wrapper(*cell.settings, norm=1.0, padded=False, device="cuda")
-    assert_alike(engine.module.cpu(), ours, cell.tolerance)
-    dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("cell", ON_HARDWARE["lightning"], ids=str)
-@pytest.mark.usefixtures("hardware", "alone")
-def test_lightning_with_deepspeed_reaches_the_parameters_of_plain_training(cell: Cell) -> None:
-    """On one device, which holds all of the optimizer's state."""
-    pytest.importorskip("deepspeed")
-    content = yaml.safe_load(text_of("lightning", cell))
-    content["trainer"]["devices"] = 1
-    trainer, trained = quiet_trainer(yaml.safe_dump(content), "cuda"), module()
-    trainer.fit(trained, loaded(samples(padded=False)))
-    assert_alike(trained.model.cpu(), by_the_wrapper(norm=1.0, padded=False, device="cuda"), cell.tolerance)
-
-
 Found = dict[str, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    folder = tmp_path_factory.mktemp("two")
+def on_two(folder: Path, cases: dict[str, OnRanks], *more: str) -> Found:
     """In processes that begin with the variables of exports, which these assert that the allocator has read."""
-    command = [sys.executable, "-m", on_gpus.__name__, str(folder)]
-    exports = [export_policy(file_of(*ON_GPUS_UNDER), get_target(case.trainer)) for case in ON_GPUS.values()]
+    command = [sys.executable, "-m", on_gpus.__name__, str(folder), *more]
+    exports = [export_policy(file_of(*ON_GPUS_UNDER), get_target(case.trainer)) for case in cases.values()]
     (variables,) = {tuple(variables_of(export)) for export in exports}
     ranks = []
     for rank in ("0", "1"):
@@ -179,20 +149,41 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     said = [rank.communicate(timeout=600)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
-    for case in ON_GPUS:
+    for case in cases:
         torch.testing.assert_close(first[case][0], second[case][0], rtol=0, atol=0)
     result: Found = first
     return result
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return on_two(tmp_path_factory.mktemp("two"), ON_GPUS)
 
 
 @pytest.mark.parametrize("case", ON_GPUS)
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")
 @pytest.mark.usefixtures("values")
 def test_two_ranks_of_the_trainer_reach_the_parameters_of_two_of_the_wrapper(case: str, found: Found) -> None:
-    theirs, ours = found[case]
-    differing = pytest.raises(AssertionError, match="weight") if ON_GPUS[case].differs else contextlib.nullcontext()
+    assert_as_said(found[case], ON_GPUS[case])
+
+
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")
+@pytest.mark.usefixtures("values")
+def test_two_ranks_of_lightning_with_deepspeed_reach_the_parameters_of_two_of_the_wrapper(tmp_path: Path) -> None:
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    if find_spec("deepspeed") is None or CUDA_HOME is None or not Path(CUDA_HOME, "bin", "nvcc").exists():
+        pytest.skip("no DeepSpeed, or no nvcc, which it asks for")
+    found = on_two(tmp_path, ON_GPUS_WITH_DEEPSPEED, "deepspeed")
+    for name, case in ON_GPUS_WITH_DEEPSPEED.items():
+        assert_as_said(found[name], case)
+
+
+def assert_as_said(parameters: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]], case: OnRanks) -> None:
+    """The trainer's parameters are the wrapper's, or differ from them, as the case says."""
+    differing = pytest.raises(AssertionError, match="weight") if case.differs else contextlib.nullcontext()
     with differing:
-        assert_moved_alike(theirs, ours, ON_GPUS[case].tolerance)
+        assert_moved_alike(*parameters, case.tolerance)
 
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="one device")
