@@ -19,6 +19,9 @@ _KEPT_REPETITIONS = 2
 _FEWEST_POLICIES = 3
 """Reserve no time for these before this many trials: the first two are plain training, at two batches."""
 
+_SEVERAL = 6
+"""Trials that show more near a leader than short comparisons would in their time."""
+
 _USUAL_TRACE_SECONDS = 3.0
 
 
@@ -119,6 +122,11 @@ class TimeBudget:
         """Whether another combination can be compared before the time reserved for timing and confirming leaders."""
         end = self.expected_comparison_seconds + self.confirmation_seconds + leaders * self.durations.timing_seconds
         return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
+
+    @property
+    def may_time_several(self) -> bool:
+        """Whether there is time to look for something better trial by trial."""
+        return self._fits(_SEVERAL * self.expected_trial_seconds, self.confirmation_seconds)
 
     @property
     def may_set_up(self) -> bool:

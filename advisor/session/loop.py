@@ -36,8 +36,9 @@ from advisor.trial.outcome import Outcome
 __all__ = ["SearchLoop"]
 
 _FEWEST_COMPARED = 12
-"""On one device this many combinations are compared, at seconds each, before any lead is certain. After that each
-proposal is timed: what is left to find is near the leader, and predictions from short steps are too rough for that."""
+"""On one device this many combinations are compared, at seconds each, before any lead is certain. After that, if there
+is time for several trials, each proposal is timed: what is left to find is near the leader, and predictions from short
+steps are too rough for that."""
 
 
 class SearchLoop:
@@ -69,10 +70,14 @@ class SearchLoop:
         return self._ledger.measured
 
     @property
+    def _compared_enough(self) -> bool:
+        known = (one for one in self._ledger.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
+        return self._comparing is None or len({one.policy.combination_key for one in known}) >= _FEWEST_COMPARED
+
+    @property
     def _compares_first(self) -> bool:
         """Whether a proposal is compared before it is timed."""
-        known = (one for one in self._ledger.candidates if is_measured(one) or one.outcome is Outcome.COMPARED)
-        return self._comparing is not None and len({one.policy.combination_key for one in known}) < _FEWEST_COMPARED
+        return not self._compared_enough or (self._comparing is not None and not self._budget.may_time_several)
 
     def run(self) -> str:
         """Search until there is a reason to stop; return it, as the user reads it."""
@@ -117,7 +122,7 @@ class SearchLoop:
                     f"{self._stopping.what_more()}"
                 )
             reason = self._stopping.reason()
-            if reason is not None and not self._compares_first:
+            if reason is not None and self._compared_enough:
                 return reason + self._but_for_set_ups
             proposal = self._proposer.ask()
             if proposal is None:

@@ -403,21 +403,31 @@ def test_no_lead_is_certain_before_a_dozen_combinations_were_compared() -> None:
     assert len(search.proposer.told) == 12
 
 
-def test_after_a_dozen_comparisons_what_may_lead_is_timed_and_then_every_proposal() -> None:
+@pytest.mark.parametrize(("left", "timed_at_once"), [(900.0, 2), (100.0, 0)], ids=["enough time", "little time"])
+def test_after_a_dozen_comparisons_what_may_lead_is_timed_and_then_every_proposal(
+    left: float, timed_at_once: int
+) -> None:
     """Short steps tell what helps; near the best, what they predict for another batch is too rough.
 
-    Plain training counts among the dozen.
+    Plain training counts among the dozen. Where only a few trials fit, more comparisons show more.
     """
     rates = {every: 120 if every == 5 else 60 for every in range(1, 12)}
     candidates = [compared(rate, use("checkpoint", every=every), micro_batch=8) for every, rate in rates.items()]
     at_once = [use("compile"), use("fused_optimizer")]
-    proposed = [*candidates, *(measured(50, one) for one in at_once)]
+    proposed = [*candidates, *(measured(50, one) if timed_at_once else compared(50, one) for one in at_once)]
     search = Search(proposed, FakeGuard(), trials=40, earlier=[baseline(100)])
+    clock = Clock()
+    search.loop._budget = TimeBudget(900.0, clock=clock)
+    search.loop._budget.durations.trial_seconds += [20.0] * 9
+    clock.now += 900.0 - left
     fake = ComparingFake(search.proposer)
     search.loop._evaluator = search.loop._comparing = fake
     beside_leader: list[int] = []
     search.loop.after_trial = beside_leader.append
     search.loop.run()
     assert [one.policy.methods for one in fake.timed] == [(use("checkpoint", every=5),)]
-    assert fake.timed_at_once == [(one,) for one in at_once]
-    assert beside_leader == [13, 14, 15], "its neighbours take turns with the leader from the last comparison on"
+    assert fake.timed_at_once == [(one,) for one in at_once][:timed_at_once]
+    if timed_at_once:
+        assert beside_leader == [13, 14, 15], "its neighbours take turns with the leader from the last comparison on"
+    else:
+        assert (beside_leader, len(search.proposer.told)) == ([], 13)
