@@ -101,7 +101,7 @@ def test_a_setting_is_judged_before_a_trial_as_the_worker_finds_it(model: str, s
     reason = expected(setting).refused.get(model)
     if reason is not None:
         assert not verdict.applicable
-        assert verdict.reason.startswith(f"{setting.label}: ")
+        assert verdict.reason.startswith(f"{setting.words}: ")
         assert reason in verdict.reason
         with pytest.raises(MethodRefusedError, match=reason):
             apply_settings(training_of(model), [setting])

@@ -67,10 +67,10 @@ def test_two_trainings_in_one_process_agree_on_the_same_number() -> None:
     one, other, third = (training_of("convnet") for _ in range(3))
     for training in (one, other):
         apply_settings(training, (count(2),))
-    assert disputed(2) == []
+    assert "intraop_threads" not in disputed(2)
     assert other.notes == []
     apply_settings(third, (count(1),))
-    assert disputed(3) == ["intraop_threads"]
+    assert "intraop_threads" in disputed(3)
     for training in (one, other, third):
         training.close()
     assert torch.get_num_threads() == 4

@@ -50,7 +50,7 @@ def test_all_of_them_together_are_tried_first() -> None:
 
 
 def test_a_name_that_does_not_exist_is_told_with_those_that_do() -> None:
-    with pytest.raises(MethodRefusedError, match="did you mean 'checkpoint'"):
+    with pytest.raises(MethodRefusedError, match="Did you mean 'checkpoint'"):
         only_methods(DEFAULT, ["chekpoint"])
 
 
