@@ -16,9 +16,24 @@ def seeds_of(space: ResolvedSpace, *, compares_devices: bool = False) -> list[tu
 
     Plain training on the fewest devices, and each recipe on the most that it works on: what they do on other numbers
     can nearly be told from that, and ten recipes on four numbers would be forty trials.
+
+    Where numbers of devices compete, plain training is tried on each, and before that the experienced person's setting
+    on the fewest: there may be time for little more, and fewer devices with the right methods are often cheaper, and
+    faster, than more without.
+
+    Args:
+        space: The search space.
+        compares_devices: Whether numbers of devices compete.
     """
-    plain = space.gpu_counts if compares_devices else space.gpu_counts[:1]
-    found = [(PLAIN, space.on_devices((), count)) for count in plain]
+    fewest, *others = space.gpu_counts
+    found = [(PLAIN, space.on_devices((), fewest))]
+    if compares_devices and others:
+        found += [
+            (recipe.name, space.on_devices(recipe.settings, fewest))
+            for recipe in space.recipes
+            if recipe.hand_tuned and recipe.place is None
+        ]
+        found += [(PLAIN, space.on_devices((), count)) for count in others]
     for recipe in space.recipes:
         places = [(count, None) for count in reversed(space.gpu_counts)] if recipe.place is None else [recipe.place]
         on_each = (space.on_devices(recipe.settings, count, mesh) for count, mesh in places)
