@@ -2,8 +2,7 @@
 
 The effect of a method on its own says little about its effect among seven others. Two trainings that alternate in the
 same processes share the noise, and a comparison takes a fraction of a trial's time: so the search's model learns how
-pairs of methods interact without a trial of each. On one device this begins once a dozen combinations were compared
-with plain training.
+pairs of methods interact without a trial of each. On one device this begins once a dozen combinations were compared.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Neighbours:
         self._known: set[str] | None = None
         self._seconds: list[float] = []
         self._learned = 0
-        self._refused: set[str] = set()
+        self._refused: set[tuple[str, str]] = set()
 
     @property
     def notes(self) -> list[str]:
@@ -101,7 +100,7 @@ class Neighbours:
             if not self._has_time:
                 return
             known.add(other.label)
-            if not {one.name for one in _changed(combination, other)} & self._refused:
+            if not self._refused & {(combination.label, one.name) for one in _changed(combination, other)}:
                 self._compare(leader, other, rate)
 
     def _most_promising_first(self, others: list[Combination], micro_batch: int) -> list[Combination]:
@@ -140,7 +139,7 @@ class Neighbours:
         self._seconds.append(self._clock() - begin)
         if found is None:
             # Most often it sets something for the whole process, as any other setting of this method would.
-            self._refused |= {one.name for one in changed}
+            self._refused |= {(combination.label, one.name) for one in changed}
             return
         ratio, noise = math.exp(-found[0]), found[1]
         self._proposer.learn(
