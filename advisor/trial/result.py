@@ -69,6 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         reason: One line for people when the outcome is not OK, or a policy cannot be traced.
         traceback_text: The user's (or a method's) traceback for FAILED, frames of the worker removed.
         most_samples: The most that ``make_batch`` returns, if the trial saw it return fewer than requested.
+        failed_at: The micro-batch at which it failed, where that is not the trial's own.
         notes: Notes for the user, from methods or the worker.
         wall_seconds: Time from the request to the answer, measured by the parent.
         ended_at: When the parent had it, in seconds since 1970; 0 where that was not recorded.
@@ -80,6 +81,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str = ""
     traceback_text: str | None = None
     most_samples: int | None = None
+    failed_at: int | None = None
     notes: tuple[str, ...] = ()
     wall_seconds: float = 0.0
     ended_at: float = 0.0

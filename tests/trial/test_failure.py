@@ -114,12 +114,19 @@ def test_an_error_that_the_users_code_wrapped_is_still_found() -> None:
     assert is_out_of_memory(error, GPU)
 
 
-def test_the_reason_names_a_batch_that_is_not_the_trials_own() -> None:
+def test_the_result_names_a_batch_that_is_not_the_trials_own() -> None:
     """Trap: "batch 2: failed (only supports up to 100 samples)", of a profiling run that had grown to 128."""
     error = RuntimeError("only supports up to 100 samples")
-    error.add_note("a note of somebody else")
+    assert result_of(error).failed_at is None
     at_batch(error, 128)
     assert result_of(error).reason == "RuntimeError: only supports up to 100 samples (at batch 128)"
+    assert result_of(error).failed_at == 128
+
+
+def test_a_workload_error_of_a_larger_batch_names_it_too() -> None:
+    error = WorkloadError("make_batch(128) raised IndexError", "Traceback ...\n")
+    at_batch(error, 128)
+    assert result_of(error).failed_at == 128
 
 
 def test_the_reason_names_the_limit() -> None:

@@ -291,6 +291,7 @@ def test_a_further_batch_that_fails_is_named(bed: Bed) -> None:
     result = bed.run(few, kind=SizeTrial, micro_batch=2048)
     assert result.outcome is Outcome.FAILED
     assert result.reason.endswith("(at batch 4096)")
+    assert result.failed_at == 4096
 
 
 _CHAIN = """

@@ -96,7 +96,7 @@ class Evaluator:
         most = self._trials.most_samples
         if own is not None and most is not None and own > most:
             if self._facts.default_batch is not None:
-                self._note(f"BATCH_SIZE is {own}, but make_batch makes no more than {format_count(most, 'sample')}")
+                self._note(f"BATCH_SIZE is {own}, but {self._trials.runs.why_no_more}")
             own = most
         if own is None or fixed is None:
             return None if own is None else Batch(own, pipeline_passes(mesh))
@@ -323,8 +323,7 @@ class Evaluator:
         """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""
         largest = model.largest_batch(self._goal.limit_on(combination.gpu_count))
         if model.most_samples is not None and largest >= round_batch(model.most_samples):
-            most = format_count(self._trials.most_samples or 0, "sample")
-            self._note(f"make_batch makes no more than {most}: larger batches were not measured")
+            self._note(f"{self._trials.runs.why_no_more}: larger batches were not measured")
         if largest >= 1 and self._goal.global_batch is None:
             longest = self._budget.limits.longest_step_seconds / pipeline_passes(combination.mesh)
             in_time = round_batch(model.largest_within_seconds(longest))

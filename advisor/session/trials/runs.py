@@ -9,9 +9,11 @@ import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.session.context import StudyContext
+from advisor.text.units import format_count
+from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.result import Result
-from advisor.trial.spec import Trial
+from advisor.trial.result import Result, SizeResult
+from advisor.trial.spec import SizeTrial, Trial
 
 __all__ = ["TrialRuns"]
 
@@ -23,7 +25,8 @@ class TrialRuns:
     """Fills in what all trials of a study have in common, and runs them.
 
     Attributes:
-        most_samples: The most samples that ``make_batch`` makes, if it made fewer than it was asked for.
+        most_samples: The most samples that ``make_batch`` makes, if it made fewer than it was asked for, or that the
+            training takes.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class TrialRuns:
         self._runner = runner
         self._model_size = dict(model_size)
         self.most_samples = layout.most_samples if most_samples is None else most_samples
+        self._fails = ""
         # A probe of an older version found no layout.
         self._layout = msgspec.structs.replace(layout, most_samples=self.most_samples) if layout.dims else None
 
@@ -41,6 +45,39 @@ class TrialRuns:
         """Run a trial, or read its stored result."""
         result = self._runner.run(spec)
         self.most_samples = min(filter(None, (result.most_samples, self.most_samples)), default=None)
+        return result
+
+    @property
+    def why_no_more(self) -> str:
+        """Why there are no larger batches, to end a sentence."""
+        return self._fails or f"make_batch makes no more than {format_count(self.most_samples or 0, 'sample')}"
+
+    def sized(self, spec: SizeTrial, *, for_all: bool) -> SizeResult:
+        """Run profiling runs; where a larger batch than the first fails, again with smaller ones.
+
+        A model may take no more samples than a buffer of it has room for, which nothing but a failure tells. The user's
+        own batch is tried before anything below it.
+
+        Args:
+            spec: The trial.
+            for_all: Whether it is plain training: no other trial of the study goes beyond what it takes.
+        """
+        own, failed = self._context.facts.default_batch or 0, self.run(spec)
+        result = failed
+        while result.outcome is Outcome.FAILED and spec.policy.micro_batch < (at := result.failed_at or 0):
+            if at == spec.compare_at:
+                return result  # the comparison would fail again
+            half = max(spec.policy.micro_batch, at // 2)
+            largest = own if half < own < at else half
+            # How far a trial goes is not part of its key: the repetition is.
+            spec = msgspec.structs.replace(spec, largest_batch=largest, repeat=spec.repeat + 1)
+            failed, result = result, self.run(spec)
+        if result is failed or result.outcome is not Outcome.OK or spec.largest_batch is None or not for_all:
+            return result
+        passes = spec.policy.global_batch // spec.policy.micro_batch
+        most = min(spec.largest_batch * passes, self.most_samples or spec.largest_batch * passes)
+        self.most_samples = most
+        self._fails = f"with more than {format_count(most, 'sample')} plain training was seen to fail ({failed.reason})"
         return result
 
     def spec(

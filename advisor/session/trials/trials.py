@@ -69,7 +69,7 @@ class Trials:
         self._goal = context.goal
         self._model_size = dict(model_size or {})
         self.first_batch = first_batch(context.request)
-        self._runs = TrialRuns(context, runner, self._model_size, most_samples)
+        self.runs = TrialRuns(context, runner, self._model_size, most_samples)
         self._known = Known([one for one in context.ledger.candidates if one.model_size == self._model_size])
         self.turns = Turns(
             # Other workers of a shared study choose from timed candidates: they do not see comparisons made here.
@@ -84,8 +84,8 @@ class Trials:
 
     @property
     def most_samples(self) -> int | None:
-        """The most samples that ``make_batch`` makes, if it made fewer than it was asked for."""
-        return self._runs.most_samples
+        """The most samples that ``make_batch`` makes and the training takes, if they are known to be limited."""
+        return self.runs.most_samples
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at a model size; at another than their own, they learn nothing from these."""
@@ -141,13 +141,12 @@ class Trials:
         known = self.model_of(pacesetter), self.sizing_of(pacesetter)
         beside = None if alone else self.turns.beside_profiling_runs(combination, first_batch, *known)
         slow_start = starts_slowly(combination.settings)
-        limit_seconds = self._limits.hard_limit_seconds(
-            None if plain is None else plain.seconds(2 * first_batch), slow_start=slow_start
-        )
+        expected = None if plain is None else plain.seconds(2 * first_batch)
+        limit_seconds = self._limits.hard_limit_seconds(expected, slow_start=slow_start)
         if slow_start and self.turns.compare_at is not None:
             limit_seconds = min(limit_seconds, self._limits.set_up_limit_seconds)
-        return self._runs.run(
-            self._runs.spec(
+        return self.runs.sized(
+            self.runs.spec(
                 SizeTrial,
                 combination.policy(
                     first_batch, profiled_passes(combination, self._goal), settled=self._settled(combination)
@@ -159,7 +158,8 @@ class Trials:
                 limit_of_timed_bytes=self._goal.limit_on(combination.gpu_count),
                 compare_at=None if beside is None else self.turns.compare_at,
                 **self._taking_turns(beside),
-            )
+            ),
+            for_all=plain is None,
         )
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
@@ -205,8 +205,8 @@ class Trials:
         # A repetition is part of a confirmation, which may exceed the time limit.
         limit_of = self._limits.confirmation_limit_seconds if repeat else self._limits.hard_limit_seconds
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
-        result = self._runs.run(
-            self._runs.spec(
+        result = self.runs.run(
+            self.runs.spec(
                 TimeTrial,
                 policy,
                 measure_seconds=measure_seconds,
@@ -238,8 +238,8 @@ class Trials:
 
     def _traced(self, policy: Policy, **asked: Any) -> PredictResult:
         seconds, usable = self._limits.trace_limit_seconds, self._context.usable_bytes
-        return self._runs.run(
-            self._runs.spec(PredictTrial, policy, hard_limit_seconds=seconds, memory_limit_bytes=usable, **asked)
+        return self.runs.run(
+            self.runs.spec(PredictTrial, policy, hard_limit_seconds=seconds, memory_limit_bytes=usable, **asked)
         )
 
     def _settled(self, combination: Combination) -> dict[str, str]:
@@ -264,8 +264,8 @@ class Trials:
         beside = self.turns.baseline_beside(policy, need) if steady is None else steady.policy
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
         limit = self._limits.confirmation_limit_seconds(expected, slow_start=starts_slowly(policy.methods))
-        result = self._runs.run(
-            self._runs.spec(
+        result = self.runs.run(
+            self.runs.spec(
                 ConfirmTrial,
                 policy,
                 hard_limit_seconds=limit,
@@ -286,11 +286,11 @@ class Trials:
 
     def pair(self, policy: Policy, **asked: Any) -> PairResult:
         """Alternate the steps of two policies in the same processes."""
-        return self._runs.run(self._runs.spec(PairTrial, policy, **asked))
+        return self.runs.run(self.runs.spec(PairTrial, policy, **asked))
 
     def split(self, policy: Policy, **asked: Any) -> SplitResult:
         """Profile some steps of a policy on several devices."""
-        return self._runs.run(self._runs.spec(SplitTrial, policy, **asked))
+        return self.runs.run(self.runs.spec(SplitTrial, policy, **asked))
 
     def _need_bytes(self, policy: Policy) -> int:
         model = self.model_of(Combination.of(policy))
@@ -315,7 +315,7 @@ class Trials:
             passes: Micro-batches per step.
         """
         sizing = self.sizing_of(combination)
-        spec = self._runs.spec(
+        spec = self.runs.spec(
             FidelityTrial,
             combination.policy(micro_batch, passes, settled=None if sizing is None else sizing.settled),
             measure_seconds=self._limits.comparison_step_seconds,
@@ -327,10 +327,10 @@ class Trials:
         )
         if exact is None:
             own = str(self._runner.gradient_file(spec.key))
-            return self._runs.run(msgspec.structs.replace(spec, write_gradient_to=own))
+            return self.runs.run(msgspec.structs.replace(spec, write_gradient_to=own))
         assert exact.fidelity is not None, "there is something to compare with"
         gradient, state = str(self._runner.gradient_file(exact.key)), tuple(exact.fidelity.state)
-        return self._runs.run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
+        return self.runs.run(msgspec.structs.replace(spec, reference_gradient=gradient, watched_state=state))
 
     def drift(self, combination: Combination) -> float | None:
         """Loss drift of a combination from its reference, over the first steps of its sizing.

@@ -29,7 +29,8 @@ _TRANSPORTS = ("gloo/", "NCCL Last Error", "NCCL operation timed out", "NCCL com
 
 Source: ``torch/csrc/distributed/c10d/nccl2`` of PyTorch.
 """
-_AT_BATCH = "(at batch "
+_AT_BATCH = "failed_at_batch"
+"""Attribute of an exception: the micro-batch, where it is not the trial's own."""
 _ROOM_ON_DEVICE = 256 * 2**20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Not the trial's fault: with free space it may succeed."""
@@ -87,18 +88,20 @@ def failed_result(
     if isinstance(error, MethodRefusedError):
         return spec.ended(Outcome.REFUSED, str(error))
     if isinstance(error, WorkloadError):
-        return spec.ended(Outcome.FAILED, str(error), traceback_text=error.traceback_text)
+        failed_at = vars(error).get(_AT_BATCH)
+        return spec.ended(Outcome.FAILED, str(error), traceback_text=error.traceback_text, failed_at=failed_at)
     if isinstance(error, SystemExit):
         reason = f"the model's code called sys.exit({error.code!r}); a model must not end its process"
         return spec.ended(Outcome.FAILED, reason, traceback_text=user_traceback(error))
-    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_AT_BATCH))
-    reason = " ".join([f"{type(error).__name__}: {_first_line(error)}", *notes])
-    return spec.ended(Outcome.FAILED, reason, traceback_text=user_traceback(error))
+    reason, batch = f"{type(error).__name__}: {_first_line(error)}", vars(error).get(_AT_BATCH)
+    if batch is not None:
+        reason = f"{reason} (at batch {batch})"
+    return spec.ended(Outcome.FAILED, reason, traceback_text=user_traceback(error), failed_at=batch)
 
 
 def at_batch(error: BaseException, micro_batch: int) -> None:
-    """Have the reason of a failure say the batch, where it is not the trial's own."""
-    error.add_note(f"{_AT_BATCH}{micro_batch})")
+    """Have the result of a failure say the batch, where it is not the trial's own."""
+    vars(error)[_AT_BATCH] = micro_batch
 
 
 def is_out_of_memory(error: BaseException, device: torch.device, refusals: AllocatorRefusals | None = None) -> bool:
