@@ -19,6 +19,7 @@ from advisor.session.setup.limits import MemoryBudget, memory_budget
 from advisor.session.setup.versions import versions
 from advisor.session.study import StudyMarker, study_marker
 from advisor.workload.missing_sizes import check_sizes
+from advisor.workload.unused_names import notes_on_unused_names
 
 __all__ = ["Preparation", "prepare"]
 
@@ -98,5 +99,5 @@ def prepare(request: TuneRequest) -> Preparation:
         price=price,
         budget=budget,
         marker=marker,
-        notes=(*devices.notes, *memory.notes),
+        notes=(*notes_on_unused_names(request.source), *devices.notes, *memory.notes),
     )

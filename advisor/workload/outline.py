@@ -34,10 +34,12 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         names: Every name bound at the top level: defined, assigned or imported.
+        assigned: Those of them that are assigned.
         star_import: Whether ``from x import *`` may bind more names.
     """
 
     names: frozenset[str]
+    assigned: frozenset[str]
     star_import: bool
     classes: tuple[ClassOutline, ...]
     functions: tuple[str, ...]
@@ -70,6 +72,7 @@ def read_outline(path: Path) -> Outline:
         WorkloadError: The file cannot be read or parsed.
     """
     names: set[str] = set()
+    assigned: set[str] = set()
     classes: list[ClassOutline] = []
     functions: list[str] = []
     star_import = False
@@ -87,10 +90,16 @@ def read_outline(path: Path) -> Outline:
                 else:
                     names.add(alias.asname or alias.name.split(".")[0])
         else:
-            names.update(
+            assigned.update(
                 part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
             )
-    return Outline(names=frozenset(names), star_import=star_import, classes=tuple(classes), functions=tuple(functions))
+    return Outline(
+        names=frozenset(names | assigned),
+        assigned=frozenset(assigned),
+        star_import=star_import,
+        classes=tuple(classes),
+        functions=tuple(functions),
+    )
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:

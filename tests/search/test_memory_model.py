@@ -126,6 +126,30 @@ def test_the_largest_batch_is_in_closed_form_with_a_margin() -> None:
     assert model.predict(model.largest_batch(400 * MIB)) <= 400 * MIB
 
 
+@pytest.mark.parametrize(
+    ("limit", "largest", "why"),
+    [
+        (112, 1, "one sample, of 110, fits, though not with 5 % free"),
+        (119, 1, "two, of 120, do not"),
+        (124, 2, "one has room beside 5 %, two fit without"),
+        (134, 3, "two have, three fit without"),
+        (144, 4, "three have, four fit without"),
+        (154, 4, "four have: five would gain a quarter at most"),
+    ],
+)
+def test_where_few_samples_fit_one_more_is_tried_that_leaves_less_than_the_margin(
+    limit: int, largest: int, why: str
+) -> None:
+    """Trap: of a model that just fitted, one sample was "predicted to need 9.7 GiB; the limit is 10 GiB"."""
+    assert MemoryModel.fit(TWO).largest_batch(limit * MIB) == largest, why
+
+
+def test_where_few_samples_fit_one_that_ran_out_of_memory_is_not_tried_again() -> None:
+    model = MemoryModel.fit(TWO).after_out_of_memory(2)
+    assert model.largest_batch(124 * MIB) == 1
+    assert model.after_out_of_memory(1).largest_batch(124 * MIB) == 0
+
+
 def test_nothing_fits_when_one_sample_does_not() -> None:
     model = MemoryModel.fit(TWO)
     assert model.largest_batch(105 * MIB) == 0

@@ -184,7 +184,7 @@ def test_a_setting_that_runs_out_of_memory_is_tried_at_smaller_batches(really_fi
 
 def test_no_batch_is_tried_twice_and_none_below_one_sample() -> None:
     trials = FakeTrials(really_fits=0)
-    found = evaluator(trials, limited(131)).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
+    found = evaluator(trials, limited(129)).evaluate(CHECKPOINT, 1.0, Role.HAND_TUNED, best=None)
     assert trials.timed == [2, 1]
     assert found.candidate.outcome is Outcome.OUT_OF_MEMORY
 

@@ -31,6 +31,10 @@ __all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
 DEFAULT_MARGIN = 0.05
 """Share of the limit that stays free: fragmentation and workspace vary between runs."""
 
+_FEW = 4
+"""Below so many samples, one more may be a third of the throughput, or the difference between one and none: it is tried
+although it would leave less than the margin free. A trial that runs out of memory takes little time."""
+
 _MOST_SPEED_UP = 2.0
 """Largest assumed gain in throughput beyond the largest batch that was run, when a batch must end in time: two short
 steps on a busy machine may show no growth, and a line through them would promise any batch."""
@@ -130,19 +134,25 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     def largest_batch(self, limit_bytes: int, margin: float | None = None, *, rounded: bool = True) -> int:
         """The largest micro-batch that is predicted to stay below a limit, and that the data makes; 0 if none is.
 
+        Where the margin leaves few samples, one more is counted if it is predicted to fit without a margin.
+
         Args:
             limit_bytes: The memory limit.
             margin: Share of it that stays free; the model's own if ``None``.
             rounded: Whether to round down to the multiples of :func:`round_batch`.
         """
-        usable = limit_bytes * (1 - (self.margin if margin is None else margin)) - self.offset_bytes
-        reach = min(float(LARGEST_BATCH), *(line.reaches(usable) for line in self.lines))
-        largest = math.floor(reach) if reach >= 1 else 0
+        largest = self._reach(limit_bytes * (1 - (self.margin if margin is None else margin)))
+        if largest < _FEW:
+            largest = min(largest + 1, self._reach(limit_bytes))
         if self.out_of_memory_at is not None:
             largest = min(largest, self.out_of_memory_at - 1)
         if self.most_samples is not None:
             largest = min(largest, self.most_samples)
         return round_batch(largest) if rounded else largest
+
+    def _reach(self, usable_bytes: float) -> int:
+        reach = min(float(LARGEST_BATCH), *(line.reaches(usable_bytes - self.offset_bytes) for line in self.lines))
+        return math.floor(reach) if reach >= 1 else 0
 
     def largest_within_seconds(self, seconds: float) -> int:
         """The largest micro-batch whose step is predicted to take at most ``seconds``; at least 1."""
