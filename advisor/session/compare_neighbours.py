@@ -2,7 +2,8 @@
 
 The effect of a method on its own says little about its effect among seven others. Two trainings that alternate in the
 same processes share the noise, and a comparison takes a fraction of a trial's time: so the search's model learns how
-pairs of methods interact without a trial of each. On one device this begins once a dozen combinations were compared.
+pairs of methods interact without a trial of each. Only what may well be faster than the leader is compared with it. On
+one device this begins once a dozen combinations were compared.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ _SHARE = 0.5
 
 _WORTH_IT = 0.5
 """Time of a comparison over that of a trial, above which a trial says more."""
+
+_HOPE = 1.0
+"""Standard deviations by which a combination may be better than the search's model expects. More of them would compare
+what hardly ever leads, and the trials that this takes the time of say more."""
 
 _FEWEST_TIMED = 2
 """Comparisons before that is judged: the first one may compile kernels."""
@@ -96,20 +101,20 @@ class Neighbours:
             for one in self._context.space.neighbours(combination)
             if one.label not in known and self._trials.model_of(one) is None
         ]
-        for other in self._most_promising_first(others, leader.policy.micro_batch):
+        for other in self._promising(others, combination):
             if not self._has_time:
                 return
             known.add(other.label)
             if not self._refused & {(combination.label, one.name) for one in _changed(combination, other)}:
                 self._compare(leader, other, rate)
 
-    def _most_promising_first(self, others: list[Combination], micro_batch: int) -> list[Combination]:
-        """By the lower end of what each may cost: there may be no time for all of them."""
-        standing = self._proposer.joint_standing([(one, micro_batch) for one in others]) if others else None
-        if standing is None:
-            return others
-        each = [standing.of(number) for number in range(len(others))]
-        return [others[number] for number in sorted(range(len(others)), key=lambda n: each[n].mean - each[n].deviation)]
+    def _promising(self, others: list[Combination], leader: Combination) -> list[Combination]:
+        """Those that may well be faster than the leader, the likeliest first; the rest, when something else leads."""
+        standings = self._proposer.standings(others)
+        at_best = {label: one.mean - _HOPE * one.deviation for label, one in standings.items()}
+        to_beat = standings[leader.label].mean
+        able = [one for one in others if at_best[one.label] < to_beat]
+        return sorted(able, key=lambda one: at_best[one.label])
 
     @property
     def _has_time(self) -> bool:

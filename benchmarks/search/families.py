@@ -76,13 +76,31 @@ def opposed(generator: np.random.Generator, settings: int) -> np.ndarray:
     return effects
 
 
+def dominated(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Of each method one setting matters, and it helps twice as often as it hurts."""
+    effects: np.ndarray = generator.normal(0.0, 0.02, settings)
+    effects[generator.integers(settings)] = generator.exponential(0.25) * generator.choice([-1, -1, 1])
+    return effects
+
+
+def two_humped(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """A method saves about a quarter of the time or costs about a seventh, with nothing in between."""
+    humps = np.where(generator.random(settings) < 0.4, -0.28, 0.14)
+    return humps + generator.normal(0.0, 0.05, settings)
+
+
+def skewed(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Lognormal costs about a small saving: most settings are near it, some are far more expensive."""
+    return generator.lognormal(-2.0, 0.8, settings) - generator.uniform(0.0, 0.3)
+
+
 DEVELOPMENT = ("normal", "heavy tailed", "mostly useless", "correlated")
 """Families for developing the search."""
 
-SPENT = ("mostly harmful", "stepped", "graded")
+SPENT = ("mostly harmful", "stepped", "graded", "flat", "rare", "opposed")
 """Families that have been used to judge an earlier search."""
 
-HELD_BACK = ("flat", "rare", "opposed")
+HELD_BACK = ("dominated", "two humped", "skewed")
 """Held-out families for judging the search."""
 
 FAMILIES: dict[str, Family] = {
@@ -96,5 +114,8 @@ FAMILIES: dict[str, Family] = {
     "flat": flat,
     "rare": rare,
     "opposed": opposed,
+    "dominated": dominated,
+    "two humped": two_humped,
+    "skewed": skewed,
 }
 """Name -> family."""

@@ -47,6 +47,18 @@ def test_everything_that_ran_has_a_standing_near_its_figure_and_what_failed_has_
         assert 0 < standing.deviation < 0.05
 
 
+def test_what_was_not_tried_has_a_standing_where_it_is_asked_for_with_more_doubt() -> None:
+    one, instance = searched(0, 20)
+    tried = one.standings()
+    known = {each.choice.combination.label: each.choice.combination for each in one._model.observations(one._study)}
+    leader = known[min(tried, key=lambda label: tried[label].mean)]
+    others = [each for each in instance.space().neighbours(leader) if each.label not in known]
+    standings = one.standings(others)
+    assert standings.keys() == {*tried, *(each.label for each in others)}
+    assert all(standings[each.label].deviation > standings[leader.label].deviation for each in others)
+    assert all(standings[label] == standing for label, standing in tried.items())
+
+
 def test_without_figures_or_with_samplers_of_optuna_or_with_two_objectives_nothing_is_thought() -> None:
     assert searched(0, 0)[0].standings() == {}
     assert searched(0, 6, SamplerName.TPE)[0].standings() == {}

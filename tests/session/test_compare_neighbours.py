@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from advisor.decide.candidate import Candidate
@@ -16,7 +16,7 @@ from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.search.propose.proposal import InTurn
-from advisor.search.propose.standing import JointStanding, Standing
+from advisor.search.propose.standing import Standing
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Axis, Combination
@@ -87,21 +87,29 @@ class Machine:
 
 
 class Model:
-    """Knows the leader, expects most of bf16, and remembers what it learns."""
+    """Knows the leader, expects most of bf16, and remembers what it learns.
 
-    def __init__(self, *compared: str) -> None:
+    Args:
+        compared: Labels of what was compared before.
+        of_checkpointing: The expected log of its cost beside the leader's, to 0.1.
+    """
+
+    def __init__(self, *compared: str, of_checkpointing: float = 0.0) -> None:
         self.compared = set(compared)
+        self._of_checkpointing = of_checkpointing
         self.learned: list[tuple[Combination, float, InTurn]] = []
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self, others: Iterable[Combination] = ()) -> dict[str, Standing]:
+        more = {WITH_BF16.label: -1.0, WITH_CHECKPOINT.label: self._of_checkpointing}
         return {
             PLAIN.label: Standing(mean=-math.log(50.0), deviation=0.02),
             LEADER.label: Standing(mean=-math.log(100.0), deviation=0.02),
+            **{
+                one.label: Standing(mean=-math.log(100.0) + more.get(one.label, 0.0), deviation=0.1)
+                for one in others
+                if one not in (PLAIN, LEADER)
+            },
         }
-
-    def joint_standing(self, points: list[tuple[Combination, int]]) -> JointStanding:
-        means = [-1.0 if BF16 in one.settings else 0.0 for one, _ in points]
-        return JointStanding(mean=np.array(means), covariance=0.01 * np.eye(len(points)))
 
     def learn(self, combination: Combination, value: float, attributes: Any, *, noise: float, beside: InTurn) -> None:
         assert 0 < noise < 0.1
@@ -135,6 +143,13 @@ def test_the_leader_takes_turns_with_one_method_more_or_fewer_most_promising_fir
     assert found.notes == [
         "2 combinations that differ from a leader in one method took turns with it, which guided the search"
     ]
+
+
+@pytest.mark.parametrize(("slower", "is_compared"), [(0.09, True), (0.11, False)])
+def test_what_is_slower_by_more_than_the_model_is_unsure_of_takes_no_turns(slower: float, is_compared: bool) -> None:
+    machine = Machine(Clock())
+    compared(machine, Model(of_checkpointing=slower))
+    assert (WITH_CHECKPOINT.label in beside(machine)) == is_compared
 
 
 def test_the_search_learns_the_ratio_and_what_it_was_beside() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,12 +113,17 @@ class ModelSampler(BaseSampler):
             self._last = seen, weighing, Expectations(self._factors, seen, weighing)
         return self._last[2]
 
-    def standings(self, study: Study) -> dict[str, Standing]:
-        """Label -> the model's estimate of each tried combination that may win; empty for two objectives."""
+    def standings(self, study: Study, others: Iterable[Choice] = ()) -> dict[str, Standing]:
+        """Label -> the model's estimate of each tried combination that may win, and of others.
+
+        One that was not tried is estimated at the batch that it is expected to leave room for. Empty for two
+        objectives, and before anything ran.
+        """
         observations = [one for one in self.observations(study) if not one.under_way]
         able = {one.choice.combination.label: one.choice for one in observations if one.counts}
         if not able or len(self._maximize) > 1:
             return {}
+        able |= {one.combination.label: one for one in others if one.combination.label not in able}
         estimate = self.expectations(observations).standing(self._factors.levels(able.values()))
         return {
             label: Standing(mean=float(mean), deviation=float(deviation))

@@ -13,7 +13,7 @@ import contextlib
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import optuna
@@ -279,8 +279,8 @@ class Proposer:
         noise = statistics.median(one.noise for one in measured)
         return GainLeft(expected=expected, noise=noise, measured=len(measured))
 
-    def standings(self) -> dict[str, Standing]:
-        """Label -> the model's estimate of each tried combination that may win, from all measurements.
+    def standings(self, others: Iterable[Combination] = ()) -> dict[str, Standing]:
+        """Label -> the model's estimate of each tried combination that may win, and of others, from all measurements.
 
         Empty with two objectives, and with Optuna's samplers, which have no such model.
         """
@@ -288,7 +288,7 @@ class Proposer:
             return {}
         with self._quietly():
             self._sync.refresh()
-            return self._model.standings(self._study)
+            return self._model.standings(self._study, [Choice(one, self._space.batch_fractions[0]) for one in others])
 
     def joint_standing(self, points: Sequence[tuple[Combination, int]]) -> JointStanding | None:
         """The model's estimate of combinations at micro-batches, all together; ``None`` without a model."""
