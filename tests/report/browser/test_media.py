@@ -56,17 +56,62 @@ def test_a_shortened_name_keeps_its_batch_and_its_role(chrome: Chrome, pages: Pa
         assert len(set(labels)) == len(labels)
 
 
-def test_on_a_phone_a_table_scrolls_within_its_card_and_sorts(chrome: Chrome, pages: Path) -> None:
-    chrome.open(pages / "faster.html", width=320)
-    inside = chrome.first(".policies .scroll", "[one.scrollWidth > one.clientWidth, one.getBoundingClientRect().right]")
-    assert inside[0]
-    assert inside[1] <= 320
-    assert chrome.first(".policies .scroll", "one.tabIndex") == 0, "a keyboard scrolls it"
+@pytest.mark.parametrize("width", [320, 360, 600, 768, 1024, 1280])
+@pytest.mark.parametrize("name", PAGES)
+def test_no_table_of_policies_or_answers_is_scrolled_sideways(
+    chrome: Chrome, pages: Path, name: str, width: int
+) -> None:
+    chrome.open(pages / f"{name}.html", width=width)
+    chrome.each(".toggle", "one.click()")
+    tables = chrome.each(".fitted", "[one.getAttribute('aria-label'), one.scrollWidth - one.clientWidth]")
+    assert {name for name, _ in tables} == ({"The answers of the studies"} if name == "all" else set()) | {
+        "Every policy"
+    }
+    assert {name: over for name, over in tables if over > 0} == {}
 
 
-def test_a_tables_last_column_is_seen_on_a_wide_screen(chrome: Chrome, pages: Path) -> None:
-    chrome.open(pages / "faster.html")
+def test_a_table_that_is_too_wide_is_a_list_of_labelled_values_until_the_window_is_wide_enough(
+    chrome: Chrome, pages: Path
+) -> None:
+    shown = """[...one.cells].filter((cell) => cell.checkVisibility()).map(
+      (cell) => getComputedStyle(cell, "::before").content.replace(/^none$|"/g, "").trim() + cell.textContent
+    )"""
+    chrome.open(pages / "cheapest.html", width=768)
+    assert chrome.style(".policies tbody tr", "display") == "grid"
+    names, values = chrome.first(".policies tbody tr", f"[one.querySelector('.name').textContent, {shown}]")
+    assert names in values
+    assert {"#1", "Batch64", "Samples/s1,094", "Peak92.3 MiB", "Outcomeok"} <= set(values)
+    assert not any("\N{EN DASH}" in one for row in chrome.each(".policies tbody tr", shown) for one in row)
+    resize(chrome, 1280)
+    chrome.wait("getComputedStyle(document.querySelector('.policies tbody tr')).display === 'table-row'")
+    resize(chrome, 360)
+    chrome.wait("getComputedStyle(document.querySelector('.policies tbody tr')).display === 'grid'")
     assert chrome.first(".policies .scroll", "one.scrollWidth - one.clientWidth") == 0
+    assert chrome.logged()[0] == []
+
+
+def test_a_list_of_values_is_still_a_table_for_a_screen_reader_sorts_and_opens(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=360)
+    roles = {tag: chrome.first(f".policies {tag}", "one.getAttribute('role')") for tag in ("table", "tr", "th", "td")}
+    assert roles == {"table": "table", "tr": "row", "th": "columnheader", "td": "cell"}
+    batches = chrome.header("Batch")
+    chrome.each(".policies th button", f"one.closest('th').cellIndex === {batches} && one.click()")
+    assert chrome.each(".policies th", "one.ariaSort")[batches] == "ascending"
+    assert chrome.column("Batch") == sorted(chrome.column("Batch"), key=int)
+    assert chrome.count(".policies .detail:not([hidden])") == 0
+    assert chrome.style(".policies .detail", "display") == "none"
+    chrome.click(".policies .toggle")
+    box = chrome.first(".policies .detail:not([hidden]) > td", "[one.clientWidth, one.closest('table').clientWidth]")
+    assert box[0] == box[1]
+
+
+def test_where_all_studies_agree_a_list_says_it_once(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "all.html", width=360)
+    rows = chrome.each(".answers tbody tr", "[...one.cells].filter((cell) => cell.checkVisibility()).length")
+    assert {2, 4} == set(rows), "a heading, and one value or three"
+    chrome.open(pages / "all.html", width=360, media="print")
+    assert chrome.style(".answers tbody tr", "display") == "table-row"
+    assert chrome.style(".policies tbody tr", "display") == "table-row"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -196,3 +241,9 @@ def test_the_headings_of_a_table_end_on_one_line(chrome: Chrome, pages: Path) ->
     gaps = chrome.each(".policies thead th button", above)
     assert len(gaps) > 5
     assert max(gaps) - min(gaps) <= 1
+
+
+def resize(chrome: Chrome, width: int) -> None:
+    """Make the window of the page that is open wider or narrower."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    chrome.command("Emulation.setDeviceMetricsOverride", **size)

@@ -5,7 +5,7 @@ function comparisonSection(studies) {
     "section",
     {id: "compare", "aria-labelledby": "compare-title"},
     el("div", {class: "group"}, el("h2", {id: "compare-title"}, `${studies.length} studies side by side`), el("p", {}, "Answers first, then what the studies have in common. Choose a study above to see all of it.")),
-    el("div", {class: "card"}, answersTable(studies)),
+    el("div", {class: "card answers"}, answersTable(studies)),
     pictureGrid([sharedPicture(studies), ...studies.map((one) => curvesBeside(one, studies))]).filter(Boolean),
   );
 }
@@ -26,21 +26,19 @@ function answersTable(studies) {
     ...[...new Set(studies.flatMap((one) => Object.keys(one.versions)))].map((name) => [name, (one) => one.versions[name]]),
   ];
   const shown = rows.filter(([, value]) => studies.some((one) => present(value(one))));
-  return el(
-    "div",
-    {class: "scroll", tabindex: "0", role: "group", "aria-label": "The answers of the studies"},
-    el(
-      "table",
-      {},
-      el("caption", {}, "What differs is in bold."),
-      el("thead", {}, el("tr", {}, el("td", {}), studies.map((one) => el("th", {scope: "col"}, one.name)))),
-      el("tbody", {}, shown.map(([label, value]) => {
-        const values = studies.map((one) => value(one) ?? "–");
-        const same = values.every((one) => one === values[0]);
-        return el("tr", {}, el("th", {scope: "row"}, label), values.map((one) => el("td", {}, same ? one : el("strong", {}, one))));
-      })),
-    ),
-  );
+  return fittedTable("The answers of the studies", tableElement(
+    "table",
+    {},
+    el("caption", {}, "What differs is in bold."),
+    tableElement("thead", {}, tableElement("tr", {}, tableElement("td", {}), studies.map((one) => tableElement("th", {scope: "col"}, one.name)))),
+    tableElement("tbody", {}, shown.map(([label, value]) => {
+      const values = studies.map((one) => value(one) ?? "–");
+      const same = values.every((one) => one === values[0]);
+      const kind = (at) => (same ? (at ? "same again" : "same") : "");
+      const cells = values.map((one, at) => tableElement("td", {class: kind(at), "data-label": `${studies[at].name}:`}, same ? one : el("strong", {}, one)));
+      return tableElement("tr", {}, tableElement("th", {scope: "row"}, label), cells);
+    })),
+  ));
 }
 
 /** Policies that were measured in more than one of the studies. */

@@ -76,7 +76,7 @@ function lazyDetails(summary, make) {
   return details;
 }
 
-/** Draw all pictures that are on the page by now. */
+/** Draw all pictures that are on the page by now, and fit its tables. */
 function drawAll() {
   for (const canvas of drawn.keys()) {
     if (!canvas.isConnected) {
@@ -86,6 +86,7 @@ function drawAll() {
       widths?.observe(canvas);
     }
   }
+  fitTables();
 }
 
 /** Draw all pictures for a sheet of A4: text keeps its size on paper. */
