@@ -16,7 +16,7 @@ from benchmarks.browser import recorded_document
 
 __all__ = ["HOSTILE", "PAGES", "document_of", "study_of", "text_of", "write_page"]
 
-PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare", "simulated")
+PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare", "simulated", "quick", "twice")
 HOSTILE = "</script><img src=x onerror='window.hacked=1'>&lt;b>\"`${1}\\u003c"
 
 Study = dict[str, Any]
@@ -35,9 +35,12 @@ def document_of(name: str) -> dict[str, Any]:
     document = recorded_document()
     if name == "all":
         return document
-    goal = {"hostile": "cheapest", "bare": "faster", "simulated": "cheapest"}.get(name, name)
+    goal = {"bigger": "bigger", "cheapest": "cheapest", "hostile": "cheapest", "simulated": "cheapest"}.get(
+        name, "faster"
+    )
     studies = [one for one in document["studies"] if one["goal"]["kind"] == goal]
-    changed = {"hostile": _hostile, "bare": _bare, "simulated": _simulated}.get(name, list)(studies)
+    made = {"hostile": _hostile, "bare": _bare, "simulated": _simulated, "quick": _quick, "twice": _twice}
+    changed = made.get(name, list)(studies)
     return {**document, "studies": changed}
 
 
@@ -65,6 +68,27 @@ def _simulated(studies: list[Study]) -> list[Study]:
 
 class _Studies(Part, frozen=True):
     studies: tuple[PageStudy, ...]
+
+
+def _quick(value: Any, field: str = "") -> Any:
+    """As they would be of a model so small that batches and throughputs have many digits, and of long combinations."""
+    if isinstance(value, dict):
+        factor = 1e4 if field in ("samples_per_second", "predicted_samples_per_second") else 1
+        return {key: _quick(one, key) if factor == 1 else _times(one, factor) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_quick(one, field) for one in value]
+    if field == "name" and isinstance(value, str):
+        return f"{value} + chunked_cross_entropy chunks=8 + ddp bucket_views=True static_graph=False + channels_last"
+    return value * 4096 if field in ("batch", "micro_batch", "samples_per_step") and isinstance(value, int) else value
+
+
+def _times(value: Any, factor: float) -> Any:
+    return value * factor if isinstance(value, int | float) else value
+
+
+def _twice(studies: list[Study]) -> list[Study]:
+    """Before and after, with the same policies."""
+    return [*studies, *({**one, "id": f"{one['id']}-after"} for one in _quick(studies))]
 
 
 def _bare(studies: list[Study]) -> list[Study]:

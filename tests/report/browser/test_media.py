@@ -34,8 +34,8 @@ def test_nothing_is_wider_than_a_phone(chrome: Chrome, pages: Path, name: str) -
     assert chrome.logged()[0] == []
 
 
-@pytest.mark.parametrize("width", [320, 360, 1280])
-@pytest.mark.parametrize("name", ["all", "cheapest", "bigger"])
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+@pytest.mark.parametrize("name", ["all", "cheapest", "bigger", "quick", "twice"])
 def test_every_label_of_a_picture_lies_within_its_card(chrome: Chrome, pages: Path, name: str, width: int) -> None:
     chrome.open(pages / f"{name}.html", width=width)
     outside = """(() => {
@@ -45,6 +45,21 @@ def test_every_label_of_a_picture_lies_within_its_card(chrome: Chrome, pages: Pa
     found = chrome.each(".canvas svg text", outside)
     assert len(found) > 50
     assert [one for one in found if one] == []
+
+
+@pytest.mark.parametrize("width", [320, 768, 1280])
+@pytest.mark.parametrize("name", ["all", "faster", "cheapest", "bigger", "quick", "twice"])
+def test_no_value_of_an_axis_touches_the_next(chrome: Chrome, pages: Path, name: str, width: int) -> None:
+    chrome.open(pages / f"{name}.html", width=width)
+    touching = """(() => {
+      const texts = [...one.querySelectorAll("g[font-variant=tabular-nums]:not([text-anchor]) > text")];
+      const values = texts.map((text) => [text, text.getBoundingClientRect()]).filter(([, box]) => box.width);
+      return values.flatMap(([text, box], at) => values.slice(0, at).filter(([other, {left, right, top}]) =>
+        other.parentNode === text.parentNode && top === box.top && left < box.right && box.left < right
+      ).map(([other]) => [other.textContent, text.textContent]));
+    })()"""
+    assert chrome.count(".canvas svg g[font-variant=tabular-nums]:not([text-anchor]) > text") > 10
+    assert [pair for pairs in chrome.each(".canvas svg", touching) for pair in pairs] == []
 
 
 def test_a_shortened_name_keeps_its_batch_and_its_role(chrome: Chrome, pages: Path) -> None:
@@ -64,7 +79,7 @@ def test_no_table_of_policies_or_answers_is_scrolled_sideways(
     chrome.open(pages / f"{name}.html", width=width)
     chrome.each(".toggle", "one.click()")
     tables = chrome.each(".fitted", "[one.getAttribute('aria-label'), one.scrollWidth - one.clientWidth]")
-    assert {name for name, _ in tables} == ({"The answers of the studies"} if name == "all" else set()) | {
+    assert {name for name, _ in tables} == ({"The answers of the studies"} if name in ("all", "twice") else set()) | {
         "Every policy"
     }
     assert {name: over for name, over in tables if over > 0} == {}

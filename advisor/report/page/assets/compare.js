@@ -62,14 +62,15 @@ function sharedPicture(studies) {
   if (!shared.length) return picture({id, title, missing: "No policy was measured in more than one of these studies.", full: true});
   const shown = shared.slice(0, 12);
   const points = shown.flatMap((one) => one.by);
+  const widest = textWidth(tick(Math.max(...points.map(({policy}) => policy.rate))));
   return picture({
     id, title, full: true,
     lead: shared.length > shown.length ? `The ${shown.length} fastest of ${shared.length} that they have in common.` : "",
     words: shown.map((one) => `${one.name}: ${one.by.map(({at, policy}) => `${studies[at].name} ${rate(policy.rate)}`).join(", ")}.`).join(" "),
     legend: legendOf(studies.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], words: one.name}))),
     draw: (width) => chart({
-      width, height: shown.length * 44 + 50, marginLeft: 6, marginRight: 24, marginTop: 4,
-      x: {zero: true, nice: true, grid: true, label: "Throughput (samples/s) →", labelAnchor: "center", ticks: 6, tickFormat: tick},
+      width, height: shown.length * 44 + 50, marginLeft: 6, marginRight: Math.max(24, widest / 2 + 4), marginTop: 4,
+      x: {zero: true, nice: true, grid: true, label: "Throughput (samples/s) →", labelAnchor: "center", ticks: Math.min(6, Math.floor(width / (widest + 40))), tickFormat: tick},
       y: {type: "band", domain: shown.map((one) => one.name), axis: null, padding: 0},
       marks: [
         Plot.link(shown, {y: "name", x1: (one) => Math.min(...one.by.map(({policy}) => policy.rate)), x2: (one) => Math.max(...one.by.map(({policy}) => policy.rate)), stroke: "var(--line)", strokeWidth: 3, dy: 10}),

@@ -114,10 +114,31 @@ function redraw(canvas, always = true, width = Math.round(canvas.clientWidth)) {
 
 /** A drawing by Observable Plot in our type, and without its style element, which the page's own rules replace. */
 function chart({marks, ...options}) {
-  const made = Plot.plot({className: "plot", marginTop: 26, marginBottom: 40, style: {fontSize: "12px", fontFamily: "inherit"}, ...options, marks: marks.flat(Infinity).filter(Boolean)});
+  const plot = (more) => Plot.plot({className: "plot", marginTop: 26, marginBottom: 40, style: {fontSize: "12px", fontFamily: "inherit"}, ...options, ...more, marks: marks.flat(Infinity).filter(Boolean)});
+  let made = plot({});
+  const values = [...made.querySelectorAll("[aria-label='y-axis tick label'] text")].map((one) => textWidth(one.textContent));
+  const room = Math.ceil(Math.max(...values) + 9);
+  if (values.length && room > options.marginLeft) made = plot({marginLeft: room});
+  thinOut(made.querySelector("[aria-label='x-axis tick label']"));
   for (const style of made.querySelectorAll("style")) style.remove();
   for (const part of made.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
   return made;
+}
+
+/** About how wide a value is on an axis, in pixels. */
+function textWidth(text) {
+  return [...text].reduce((sum, one) => sum + (/\d/.test(one) ? 7.7 : /[A-Z]/.test(one) ? 8 : 4), 0);
+}
+
+/** Values of the horizontal axis stand beside each other, or are left out: a logarithmic one has them where it likes. */
+function thinOut(axis) {
+  let end = -Infinity;
+  for (const one of [...(axis?.children ?? [])]) {
+    const middle = Number(/translate\(([-\d.]+)/.exec(one.getAttribute("transform"))?.[1]);
+    const half = textWidth(one.textContent) / 2;
+    if (middle - half < end + 5) one.remove();
+    else end = middle + half;
+  }
 }
 
 /** Points of one source; its shape is that of the source. */
@@ -209,7 +230,8 @@ function batchTicks(values, most = 9) {
 
 /** A name and what tells it from others of that name, which is kept where the name has to be shortened. */
 function labelled(name, rest, most) {
-  return shortened(name, Math.max(8, most - rest.length)) + rest;
+  const kept = most - rest.length < 8 ? rest.replace(", hand-tuned)", ")") : rest;
+  return shortened(name, Math.max(8, most - kept.length)) + kept;
 }
 
 /** A text that fits a number of characters; the whole is in the table and in the tip. */
