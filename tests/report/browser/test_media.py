@@ -129,6 +129,41 @@ def test_where_all_studies_agree_a_list_says_it_once(chrome: Chrome, pages: Path
     assert chrome.style(".policies tbody tr", "display") == "table-row"
 
 
+@pytest.mark.parametrize("name", ["all", "faster", "cheapest", "bigger"])
+def test_what_is_opened_on_a_phone_stays_within_it(chrome: Chrome, pages: Path, name: str) -> None:
+    """Code scrolls within its frame; whatever else is opened is wrapped."""
+    chrome.open(pages / f"{name}.html", width=360)
+    chrome.each("details", "one.open = true")
+    chrome.each(".policies .toggle", "one.click()")
+    chrome.wait("[...document.querySelectorAll('details')].every((one) => one.childElementCount > 1)")
+    assert chrome.first("html", "one.scrollWidth") <= 360
+    wide = "one.getBoundingClientRect().right > 360 && !one.closest('.scroll, pre') ? one.outerHTML.slice(0, 80) : ''"
+    assert [one for one in chrome.each("main *", wide) if one] == []
+
+
+@pytest.mark.parametrize("name", ["all", "faster", "cheapest"])
+def test_on_a_phone_text_can_be_read_and_controls_can_be_hit(chrome: Chrome, pages: Path, name: str) -> None:
+    """Targets of 24 pixels, as WCAG 2.2 asks; links and buttons in a line of text need none."""
+    chrome.open(pages / f"{name}.html", width=360)
+    chrome.each(".toggle", "one.click()")
+    small = "[one.tagName, one.textContent.slice(0, 30), Math.round(one.getBoundingClientRect().height * 10) / 10]"
+    sizes = chrome.each("button:not(.toggle), summary, select, input", f"one.checkVisibility() ? {small} : null")
+    assert len(sizes) > 10
+    assert [one for one in sizes if one and one[2] < 24] == []
+    fonts = chrome.each("body *", "one.childElementCount ? 99 : parseFloat(getComputedStyle(one).fontSize)")
+    assert min(fonts) >= 11
+
+
+def test_on_a_phone_the_answer_and_how_to_apply_it_come_before_the_reasons(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=360)
+    tops = [
+        chrome.first(one, "one.getBoundingClientRect().top") for one in ("#answer h2", ".figures", ".apply", ".why")
+    ]
+    assert tops == sorted(tops)
+    assert chrome.first(".figures", "one.getBoundingClientRect().bottom") < 900
+    assert chrome.first("meta[name=viewport]", "one.content") == "width=device-width, initial-scale=1"
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_has_contrast_on_what_is_behind_it(chrome: Chrome, pages: Path, dark: bool) -> None:
     chrome.open(pages / "cheapest.html", dark=dark)
@@ -182,6 +217,53 @@ def test_on_paper_no_card_is_cut_and_no_column_is_lost(chrome: Chrome, pages: Pa
     assert chrome.style(".policies thead", "display") == "table-header-group"
     wide = {heading for heading, (_, is_wide) in printed_headings(chrome).items() if is_wide}
     assert wide == {"Everythingthatwastried", "Everypolicy"}
+
+
+def test_what_was_opened_is_printed_and_what_is_closed_is_not(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html")
+    chrome.click(".apply summary")
+    chrome.click(".policies .toggle")
+    chrome.wait("document.querySelector('.apply details pre') !== null")
+    before = printed_pages(chrome)
+    chrome.command("Emulation.setEmulatedMedia", media="print")
+    shown = dict(chrome.each(".apply details", "[one.textContent.slice(0, 10), getComputedStyle(one).display]"))
+    assert shown.pop("wrapper.py") == "block"
+    assert set(shown.values()) == {"none"}
+    assert chrome.style(".policies .detail", "display") == "table-row"
+    assert chrome.style(".apply details pre", "overflowX") == "visible"
+    assert chrome.style(".apply details pre", "whiteSpace") == "pre-wrap"
+    chrome.open(pages / "faster.html")
+    assert printed_pages(chrome) <= before
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_paper_looks_alike_whatever_window_it_is_printed_from(chrome: Chrome, pages: Path, width: int) -> None:
+    """Trap: a page that was laid out for a phone, or in the dark, was printed so."""
+    chrome.open(pages / "cheapest.html", width=1280)
+    from_wide = printed_pages(chrome)
+    chrome.open(pages / "cheapest.html", width=width, dark=True)
+    assert printed_pages(chrome) == from_wide
+    chrome.command("Emulation.setEmulatedMedia", media="print")
+    for selector, display in ((".policies tbody tr", "table-row"), (".policies td", "table-cell")):
+        assert chrome.style(selector, "display") == display
+    assert chrome.style(".policies thead tr", "display") == "table-row"
+    assert luminance(chrome.style("#answer", "backgroundColor")) == pytest.approx(1)
+    assert luminance(chrome.style("#answer h2", "color")) == pytest.approx(0)
+
+
+def test_pictures_are_drawn_for_the_paper_and_afterwards_for_the_window_again(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=1280)
+    widths = "Math.round(one.getBoundingClientRect().width)"
+    before = chrome.each(".canvas svg", widths)
+    chrome.js("dispatchEvent(new Event('beforeprint'))")
+    assert max(chrome.each(".canvas svg", widths)) <= 650
+    chrome.js("dispatchEvent(new Event('afterprint'))")
+    assert chrome.each(".canvas svg", widths) == before
+
+
+def printed_pages(chrome: Chrome) -> int:
+    printed = base64.b64decode(chrome.command("Page.printToPDF", preferCSSPageSize=True)["data"])
+    return len(re.findall(rb"/Type\s*/Page\b", printed))
 
 
 def test_nothing_moves_for_who_asked_for_no_motion(chrome: Chrome, pages: Path) -> None:
