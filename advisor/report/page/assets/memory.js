@@ -95,7 +95,7 @@ function timelineChart(study, followed, all, used, width) {
     const last = line.moments.length; // each moment lasts until the next
     const changes = line.moments.flatMap((moment, at) => (at === 0 || line.moments[at - 1].phase !== moment.phase ? [{at, phase: moment.phase}] : []));
     const top = line.moments.reduce((a, b) => (total(b) > total(a) ? b : a));
-    const title = titleLines(line, Math.floor(width / 7.4), narrow);
+    const title = titleLines(line, Math.floor(width / 7.8), narrow);
     return chart({
       width, height: height + 14 * title.length, marginLeft: 56, marginRight: 20, marginTop: 26 + 14 * title.length, marginBottom: 30,
       x: {domain: [0, last], axis: null},
@@ -109,7 +109,7 @@ function timelineChart(study, followed, all, used, width) {
         limit && Plot.ruleY([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
         limit && Plot.text([study.limit], {y: study.limit / unit, frameAnchor: "right", textAnchor: "end", dy: -8, text: () => "limit", fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         Plot.text([line], {frameAnchor: "top-left", text: () => title.join("\n"), dy: -14 - 15 * title.length, dx: -50, fontWeight: 600, lineHeight: 1.25, textAnchor: "start"}),
-        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator && width >= 480 ? `, ${line.operator}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
+        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator && width >= 480 ? `, ${shortened(line.operator, 40)}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         tips(line.moments.map((moment, at) => ({moment, at: at + 0.5})), {
           x: "at", y: (one) => total(one.moment) / unit, pointer: Plot.pointerX,
           title: (one) => [one.moment.phase, ...used.filter(([part]) => one.moment.parts[part]).map(([part, words]) => `${words} ${bytes(one.moment.parts[part])}`), `all ${bytes(total(one.moment))}`].filter(Boolean).join("\n"),
