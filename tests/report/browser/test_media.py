@@ -266,6 +266,13 @@ def printed_pages(chrome: Chrome) -> int:
     return len(re.findall(rb"/Type\s*/Page\b", printed))
 
 
+def test_policies_of_several_studies_keep_their_batch_on_a_phone(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "twice.html", width=360)
+    labels = [one for one in chrome.each("#shared .canvas text", "one.textContent") if "batch" in one]
+    assert len(labels) == len(set(labels)) > 3
+    assert any("\N{HORIZONTAL ELLIPSIS}" in one for one in labels), "there is a long name"
+
+
 def test_nothing_moves_for_who_asked_for_no_motion(chrome: Chrome, pages: Path) -> None:
     chrome.open(pages / "faster.html")
     assert chrome.style("html", "scrollBehavior") == "auto"

@@ -47,12 +47,13 @@ function sharedPolicies(studies) {
   studies.forEach((study, at) => {
     for (const policy of study.policies) {
       if (!policy.measured) continue;
-      const key = `${study.workload}: ${policy.name}, batch ${policy.batch}`;
-      if (!found.has(key)) found.set(key, new Map());
-      if (!found.get(key).has(at)) found.get(key).set(at, policy);
+      const [of, rest] = [`${study.workload}: ${policy.name}`, `, batch ${policy.batch}`];
+      if (!found.has(of + rest)) found.set(of + rest, {of, rest, by: new Map()});
+      const {by} = found.get(of + rest);
+      if (!by.has(at)) by.set(at, policy);
     }
   });
-  return [...found].filter(([, by]) => by.size > 1).map(([name, by]) => ({name, by: [...by].map(([at, policy]) => ({at, policy, name}))}));
+  return [...found].filter(([, {by}]) => by.size > 1).map(([name, {of, rest, by}]) => ({name, of, rest, by: [...by].map(([at, policy]) => ({at, policy, name}))}));
 }
 
 function sharedPicture(studies) {
@@ -67,7 +68,7 @@ function sharedPicture(studies) {
     id, title, full: true,
     lead: shared.length > shown.length ? `The ${shown.length} fastest of ${shared.length} that they have in common.` : "",
     words: shown.map((one) => `${one.name}: ${one.by.map(({at, policy}) => `${studies[at].name} ${rate(policy.rate)}`).join(", ")}.`).join(" "),
-    legend: legendOf(studies.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], words: one.name}))),
+    legend: legendOf(studies.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], filled: true, words: one.name}))),
     draw: (width) => chart({
       width, height: shown.length * 44 + 50, marginLeft: 6, marginRight: Math.max(24, widest / 2 + 4), marginTop: 4,
       x: {zero: true, nice: true, grid: true, label: "Throughput (samples/s) →", labelAnchor: "center", ticks: Math.min(6, Math.floor(width / (widest + 40))), tickFormat: tick},
@@ -75,7 +76,7 @@ function sharedPicture(studies) {
       marks: [
         Plot.link(shown, {y: "name", x1: (one) => Math.min(...one.by.map(({policy}) => policy.rate)), x2: (one) => Math.max(...one.by.map(({policy}) => policy.rate)), stroke: "var(--line)", strokeWidth: 3, dy: 10}),
         ...studies.map((_, at) => Plot.dot(points.filter((one) => one.at === at), {y: "name", x: (one) => one.policy.rate, symbol: SHAPES[at % 6], fill: SERIES[at % 6], stroke: SERIES[at % 6], r: 5, dy: 10})),
-        Plot.text(shown, {y: "name", frameAnchor: "left", textAnchor: "start", dy: -9, text: (one) => shortened(one.name, Math.floor(width / 6.8))}),
+        Plot.text(shown, {y: "name", frameAnchor: "left", textAnchor: "start", dy: -9, text: (one) => labelled(one.of, one.rest, Math.floor(width / 6.8))}),
       ],
     }),
     table: () => plainTable("The same policies", [

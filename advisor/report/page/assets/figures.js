@@ -177,16 +177,16 @@ function endLabels(ends, {gap = 15} = {}) {
 }
 
 /** A small picture of a mark for legends. */
-function swatch({color = "currentColor", source = null, line = false, faint = false, square = false, cross = false, shape: kind = null}) {
+function swatch({color = "currentColor", source = null, line = false, faint = false, square = false, cross = false, shape: kind = null, filled = false}) {
   const parts = [];
-  if (kind) parts.push(svg("path", {d: d3.symbol(symbolOf(kind), 56)(), transform: "translate(10,8)", stroke: color, "stroke-width": 1.75, fill: "none"}));
+  if (kind) parts.push(svg("path", {d: d3.symbol(symbolOf(kind), 56)(), transform: "translate(10,8)", stroke: color, "stroke-width": 1.75, fill: filled ? color : "none"}));
   if (cross) parts.push(svg("path", {d: "M6,4L14,12M14,4L6,12", stroke: color, "stroke-width": 1.75}));
   if (square) parts.push(svg("rect", {x: 4, y: 2, width: 12, height: 12, rx: 2, fill: color}));
   if (line) {
     parts.push(svg("path", {d: "M0,8H20", stroke: color, "stroke-width": faint ? 3.5 : 2, "stroke-opacity": faint ? 0.35 : null, "stroke-dasharray": source ? SOURCES[source].dash : null}));
   }
   if (source) {
-    const {symbol, filled} = SOURCES[source];
+    const {symbol, filled: solid} = SOURCES[source];
     const shape = {
       circle: () => svg("circle", {cx: 10, cy: 8, r: 4}),
       diamond: () => svg("path", {d: "M10,2.5L15.5,8L10,13.5L4.5,8Z"}),
@@ -194,7 +194,7 @@ function swatch({color = "currentColor", source = null, line = false, faint = fa
     }[symbol]();
     shape.setAttribute("stroke", color);
     shape.setAttribute("stroke-width", "1.75");
-    shape.setAttribute("fill", filled ? color : "var(--surface)");
+    shape.setAttribute("fill", solid ? color : "var(--surface)");
     parts.push(shape);
   }
   return svg("svg", {width: 20, height: 16, viewBox: "0 0 20 16", "aria-hidden": "true"}, parts);
