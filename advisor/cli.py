@@ -308,7 +308,8 @@ def _misspelled(word: str) -> str:
         return ""
     from advisor.completion import VERBS
 
-    return next(iter(difflib.get_close_matches(word, VERBS, n=1, cutoff=0.75)), "")
+    meant = difflib.get_close_matches(word, (*VERBS, "help", "version"), n=1, cutoff=0.75)
+    return next((f"--{one}" if one not in VERBS else one for one in meant), "")
 
 
 def _print_error(error: BaseException) -> None:

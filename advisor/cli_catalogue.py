@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import sys
 
-from advisor.command_line import EXIT_USER_ERROR, complain, tune_parser
+from advisor.command_line import EXIT_USER_ERROR, complain, laid_out
 from advisor.text.printable import quoted
 
 __all__ = ["catalogue"]
+
+_HELP = {
+    "methods": """\
+usage: momadvise methods [NAME]
+
+Every method of the catalogue, what it does, and whether it applies to this
+machine. With NAME, one of them: what it saves and costs, when to use it, its
+parameters, and where it is from.
+
+Exit status: 0 listed, 2 a mistake that you can fix.
+""",
+    "hardware": """\
+usage: momadvise hardware [-v]
+
+The devices here, their memory, the published rates that predictions and prices
+begin with, and which device is used without --device.
+
+  -v, --verbose            what each published figure is of, and its source
+  -h, --help
+
+Exit status: 0 listed, 2 a mistake that you can fix.
+""",
+}
 
 
 def catalogue(verb: str, *names: str) -> int:
@@ -16,7 +39,7 @@ def catalogue(verb: str, *names: str) -> int:
     names = () if verbose else names
     if any(name.startswith("-") for name in names) or len(names) > (1 if verb == "methods" else 0):
         if names in (("-h",), ("--help",)):
-            sys.stdout.write(tune_parser().format_help())
+            sys.stdout.write(laid_out(_HELP[verb]))
             return 0
         usage = f"usage: momadvise {verb}{' [NAME]' if verb == 'methods' else ' [-v]'}"
         complain(f"momadvise {verb} does not take {quoted(' '.join(names))}; {usage}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import itertools
 import os
 import re
@@ -23,6 +24,7 @@ __all__ = [
     "check_parser",
     "complain",
     "export_parser",
+    "laid_out",
     "predict_parser",
     "report_parser",
     "tune_parser",
@@ -152,7 +154,7 @@ class Parser(argparse.ArgumentParser):
         prog: The command.
         help_text: With a placeholder for the sections of options.
         sections: The options, as the help shows them.
-        arguments: Positional arguments, and how often: ``"?"`` for at most once, ``"+"`` for at least once.
+        arguments: Positional arguments, and how often: ``"?"`` for at most once, ``"*"`` for any number.
         unlisted: Options that only the usage line has.
     """
 
@@ -166,7 +168,7 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         super().__init__(prog=prog, allow_abbrev=False)
         self._help_text, self._sections, self._unlisted = help_text, sections, unlisted
-        self._several = {name for name, times in arguments.items() if times == "+"}
+        self._several = {name for name, times in arguments.items() if times == "*"}
         for name, times in arguments.items():
             self.add_argument(name, metavar=name.upper(), nargs=times)
         for option in self.options:
@@ -184,9 +186,8 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Its help, laid out for the terminal."""
-        width = max(_NARROWEST, min(_WIDTH, shutil.get_terminal_size().columns))
-        sections = "\n".join(line for one in self._sections for line in _lines(one, width))
-        return _narrowed(self._help_text, width).format(sections=sections)
+        sections = "\n".join(line for one in self._sections for line in _lines(one, _help_width()))
+        return laid_out(self._help_text).format(sections=sections)
 
     def checked(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; argparse itself accepts ``--option=--`` as an empty list.
@@ -197,7 +198,7 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(list(self._with_values(arguments)))
         if unknown:
             self._check_bare(arguments, unknown)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
         for name, value in vars(options).items():
             if isinstance(value, list) and name not in self._several:
                 self.error(f"argument {name}: expected one argument")
@@ -223,6 +224,12 @@ class Parser(argparse.ArgumentParser):
         for flag, word in itertools.pairwise(arguments if any(one[:1] != "-" for one in unknown) else ()):
             if flag in self._bare and re.match(r"[^-.:/]+$", word) and not os.path.exists(word):
                 parse_duration(word, option=flag)
+
+    def _meant(self, unknown: Sequence[str]) -> str:
+        """The option that is nearly named, as a question; empty if there is none."""
+        flag = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
+        near = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.7)
+        return f". Did you mean {near[0]}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
         """Print why the line is not understood, and exit with status 2."""
@@ -258,7 +265,7 @@ def check_parser() -> Parser:
 
 def report_parser() -> Parser:
     """The parser of ``momadvise report DIR``."""
-    return Parser("momadvise report", _REPORT, REPORT, {"dir": "+"})
+    return Parser("momadvise report", _REPORT, REPORT, {"dir": "*"})
 
 
 def complain(message: str) -> None:
@@ -307,8 +314,13 @@ _KEPT = "\xa0"
 """In the place of a blank at which a line must not end."""
 
 
-def _narrowed(text: str, width: int) -> str:
-    """A text of 80 columns on fewer: paragraphs are filled again, and what a row says goes on below where it began."""
+def _help_width() -> int:
+    return max(_NARROWEST, min(_WIDTH, shutil.get_terminal_size().columns))
+
+
+def laid_out(text: str) -> str:
+    """A help of 80 columns on fewer: paragraphs are filled again, and what a row says goes on below where it began."""
+    width = _help_width()
     if width >= _WIDTH:
         return text
     lines: list[str] = []

@@ -21,6 +21,7 @@ from advisor.command_line import (
     verify_parser,
 )
 from advisor.options import Option
+from advisor.text.printable import quoted
 
 __all__ = ["SHELLS", "VERBS", "completion", "script"]
 
@@ -65,11 +66,14 @@ VERBS = {
 def completion(*arguments: str) -> int:
     """Print the script of a shell; returns the exit status."""
     if len(arguments) != 1 or arguments[0] not in SHELLS:
-        usage = f"usage: momadvise completion {'|'.join(SHELLS)}"
         if arguments in (("-h",), ("--help",)):
-            print(f"{usage}\n\n{_WHERE}", end="")
+            print(f"usage: momadvise completion {'|'.join(SHELLS)}\n\n{_WHERE}", end="")
             return 0
-        complain(usage)
+        got = quoted(" ".join(arguments)) if arguments else "none"
+        complain(
+            f"momadvise completion needs the name of a shell, {', '.join(SHELLS[:-1])} or {SHELLS[-1]}, but got {got}."
+        )
+        print("Try: momadvise completion --help", file=sys.stderr)
         return EXIT_USER_ERROR
     sys.stdout.write(script(arguments[0]))
     return 0

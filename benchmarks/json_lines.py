@@ -10,7 +10,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["Placed", "append", "latest", "read"]
+__all__ = ["Placed", "append", "file_of", "latest", "read"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+_RESULTS = _ROOT / "docs" / "results"
+_TRIED_OUT = _ROOT / "build" / "results"
 
 T = TypeVar("T")
 
@@ -24,6 +28,11 @@ class Placed(Protocol):
 
 
 P = TypeVar("P", bound=Placed)
+
+
+def file_of(name: str, size: str, folder: Path = _RESULTS) -> Path:
+    """Where the rows of a benchmark go unless a file is named. A smoke run's are no results: git does not see them."""
+    return (_TRIED_OUT if size == "smoke" else folder) / f"{name}.jsonl"
 
 
 def read(path: Path, decoder: msgspec.json.Decoder[T]) -> list[T]:

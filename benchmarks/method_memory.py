@@ -46,7 +46,6 @@ _R = TypeVar("_R", bound=Result)
 PROCESSES = 2
 OF_GPUS = ("float8", "swap", "overlapped_swap", "host_optimizer", "attention_backend", "expandable_segments")
 """Methods that a CPU has no use for."""
-OUTPUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "method-memory.jsonl"
 
 _TIME_LIMIT_SECONDS = 300.0
 _MEASURE_SECONDS = 1.0
@@ -276,13 +275,18 @@ def _row(name: str, case: Case, batch: int, hardware: Hardware, *, outcome: str)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = parser_of("python -m benchmarks.method_memory", __doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="file of JSON lines (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="file of JSON lines (default: method-memory.jsonl in docs/results; smoke: in build/results)",
+    )
     options = parser.parse_args(arguments)
+    output = options.output or json_lines.file_of("method-memory", options.size)
     hardware = detect_hardware(options.device)
     asked = [case for case in cases(hardware) if options.methods is None or case.method in options.methods]
     for name, source in models_of(options).items():
-        for row in measure_model(name, source, asked, hardware=hardware, known=read(options.output)):
-            json_lines.append(options.output, row)
+        for row in measure_model(name, source, asked, hardware=hardware, known=read(output)):
+            json_lines.append(output, row)
             print(_line(row), flush=True)
 
 

@@ -37,7 +37,7 @@ from advisor.trial.spec import FidelityTrial, ProbeTrial, TimeTrial, Trial
 from advisor.workload.facts import Facts
 from advisor.workload.source import resolve_source
 from advisor.workload.workload import WorkloadSource
-from benchmarks.json_lines import append
+from benchmarks.json_lines import append, file_of
 from benchmarks.method_rows import Row, read
 
 __all__ = ["main", "measure_model", "models_of", "parser_of", "settings_alone"]
@@ -242,10 +242,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = parser_of("python -m benchmarks.method_table", __doc__.splitlines()[0])
     parser.add_argument("--all-settings", action="store_true", help="every setting (default: the first of each method)")
-    parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/methods-DEVICE.jsonl)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="file of JSON lines (default: methods-DEVICE.jsonl in docs/results; smoke: in build/results)",
+    )
     options = parser.parse_args(arguments)
     hardware = detect_hardware(options.device)
-    output = options.output or ROOT / "docs" / "results" / f"methods-{hardware.kind.value}.jsonl"
+    output = options.output or file_of(f"methods-{hardware.kind.value}", options.size)
     settings = [
         setting
         for setting in settings_alone(every=options.all_settings)

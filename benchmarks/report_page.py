@@ -9,11 +9,13 @@ policies of the recorded one under other names. Each page is opened seven times 
 
 from __future__ import annotations
 
+import argparse
 import copy
 import datetime
 import platform
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,11 @@ def of_many_trials(document: dict[str, Any], trials: int) -> dict[str, Any]:
     return {**document, "studies": [study]}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report_page", description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=_PAGE, help="file (default: docs/results/report-page.md)")
+    output = parser.parse_args(arguments).output
     document = recorded_document()
     pages = {f"{one['goal']['kind']}, {len(one['policies'])} policies": [one] for one in document["studies"]}
     pages["all of them, side by side"] = document["studies"]
@@ -74,7 +79,7 @@ def main() -> None:
     ]
     text = "\n".join(lines) + "\n"
     print(text)
-    _PAGE.write_text(text)
+    output.write_text(text)
 
 
 def _row(driver: webdriver.Chrome, name: str, document: dict[str, Any]) -> str:

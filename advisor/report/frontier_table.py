@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
@@ -37,6 +37,16 @@ _COLUMNS = {
 """Widths, 77 in all, and 68 where energy was not measured: at 80 columns that leaves room for a short role."""
 
 
+_OTHERS = "Not on the frontier"
+_BESIDE = 80
+"""Columns of a terminal at which reasons have room beside the figures."""
+
+
+def _methods(candidate: Candidate) -> list[str]:
+    *methods, last = meshed_words(candidate.policy)
+    return [*methods, last + role_words(candidate)]
+
+
 class FrontierTable:
     """The points of the frontier, the pick in brackets, then the dominated points and what may not win."""
 
@@ -64,7 +74,8 @@ class FrontierTable:
         barred = [one for one in self._answer.ranking if why_not_eligible(one, self._goal) is not None]
         dominated = [entry for entry in self._entries if entry.dominated is not None]
         if dominated or barred:
-            yield self._others(dominated, barred[:DOMINATED_ROWS])
+            rows = [*self._why_not(dominated, barred[:DOMINATED_ROWS])]
+            yield from self._below(rows, options.max_width) if options.max_width < _BESIDE else [self._beside(rows)]
         hidden = len(self._frontier.dominated) - len(dominated) + max(0, len(barred) - DOMINATED_ROWS)
         if hidden:
             yield Text(f"and {hidden} more that are worse or may not win", style="dim")
@@ -110,31 +121,57 @@ class FrontierTable:
             roles.append(f"{format_count(iterations, 'iteration')}: {time}, {cost}")
         return ", ".join(roles)
 
-    def _others(self, dominated: Sequence[Entry], barred: Sequence[Candidate]) -> RenderableType:
-        table = plain_table("Not on the frontier", expand=True)
+    def _why_not(
+        self, dominated: Sequence[Entry], barred: Sequence[Candidate]
+    ) -> Iterator[tuple[str, Candidate, Text]]:
+        """Number, policy and reason of each that is not on the frontier."""
+        for entry in dominated:
+            yield str(entry.number), entry.candidate, Text(worse_words(entry, self._answer))
+        for candidate in barred:
+            yield "-", candidate, Text(f"cannot win: {why_not_eligible(candidate, self._goal)}", style="red")
+
+    def _beside(self, rows: Sequence[tuple[str, Candidate, Text]]) -> RenderableType:
+        table = plain_table(_OTHERS, expand=True)
         table.add_column("#", no_wrap=True)
         table.add_column("GPUs", justify="right", no_wrap=True)
         table.add_column("policy", ratio=5)
         for heading in ("batch", "latency", "$/1000"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("why not", ratio=4)
-        for entry in dominated:
-            table.add_row(str(entry.number), *self._cells(entry.candidate), Text(worse_words(entry, self._answer)))
-        for candidate in barred:
-            reason = f"cannot win: {why_not_eligible(candidate, self._goal)}"
-            table.add_row("-", *self._cells(candidate), Text(reason, style="red"))
+        for number, candidate, reason in rows:
+            cells = self._cells(candidate)
+            figures = (cells["batch"], cells["latency"], cells["$/1000"])
+            table.add_row(number, cells["GPUs"], Folded(_methods(candidate)), *figures, reason)
         return table
 
-    def _cells(self, candidate: Candidate) -> list[RenderableType]:
+    def _below(self, rows: Sequence[tuple[str, Candidate, Text]], width: int) -> RenderResult:
+        """The same where a column of policies would be too narrow for their names: they stand above the figures."""
+        columns = {heading: _COLUMNS[heading] for heading in ("#", "GPUs", "latency", "$/1000", "batch")}
+        yield Text(_OTHERS, style="bold")
+        headings = aligned([*map(Text, columns), Text("why not")], {**columns, "fidelity": len("why not") + 1})
+        headings.stylize("cyan")
+        yield headings
+        yield Rule(style="")
+        for number, candidate, reason in rows:
+            cells = self._cells(candidate)
+            yield from two_lines(
+                aligned([Text(number)], columns),
+                _methods(candidate),
+                aligned([Text(), *(Text(cells[heading]) for heading in columns if heading != "#")], columns),
+                reason,
+                style="",
+                gap=1,
+                width=width,
+            )
+
+    def _cells(self, candidate: Candidate) -> dict[str, str]:
         cost = cost_of(candidate, self._goal)
-        *methods, last = meshed_words(candidate.policy)
-        return [
-            str(candidate.policy.gpu_count),
-            Folded([*methods, last + role_words(candidate)]),
-            batch_words(candidate.policy),
-            ("~" if is_outpaced(candidate) else "") + format_seconds(cost.latency_seconds),
-            format_usd(cost.cost_usd * ITERATIONS),
-        ]
+        return {
+            "GPUs": str(candidate.policy.gpu_count),
+            "batch": batch_words(candidate.policy),
+            "latency": ("~" if is_outpaced(candidate) else "") + format_seconds(cost.latency_seconds),
+            "$/1000": format_usd(cost.cost_usd * ITERATIONS),
+        }
 
     def _legend(self) -> RenderableType:
         price = self._goal.price

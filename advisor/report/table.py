@@ -30,7 +30,7 @@ from advisor.report.wording import (
     rate_words,
     role_words,
 )
-from advisor.text.units import format_bytes
+from advisor.text.units import format_bytes, format_rate
 from advisor.trial.outcome import Outcome
 
 __all__ = ["RankingTable", "not_measured_part", "not_measured_table", "refused_part", "refused_settings_table"]
@@ -173,8 +173,16 @@ def not_measured_part(answer: Recommendation, *, verbose: bool) -> RenderableTyp
         return not_measured_table(answer.not_measured, rows=len(answer.not_measured))
     reasons: dict[str, list[str]] = {}
     for one in sorted(answer.not_measured, key=_best_expected_first):
-        reasons.setdefault(one.outcome.value, []).append(one.reason)
+        reasons.setdefault(one.outcome.value, []).append(_expected_words(one) or one.reason)
     return _in_short("Not measured at length", reasons)
+
+
+def _expected_words(candidate: Candidate) -> str:
+    """What one that was compared is expected to reach, and which it is; its reason says that of no name."""
+    if candidate.comparison is None:
+        return ""
+    rate = format_rate(candidate.comparison.expected_samples_per_second)
+    return f"{rate} samples/s expected at most, of {' + '.join(candidate_words(candidate))}"
 
 
 def refused_part(answer: Recommendation, *, verbose: bool) -> RenderableType | None:

@@ -7,7 +7,8 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import filelock
@@ -28,8 +29,10 @@ __all__ = [
     "StudyMarker",
     "check_folder",
     "default_folders",
+    "folders_to_make",
     "locked",
     "open_study",
+    "remove_begun",
     "study_marker",
 ]
 
@@ -178,6 +181,24 @@ def open_study(path: Path, marker: StudyMarker) -> tuple[StudyFolder, StudyMarke
     except OSError as error:
         raise _unusable(folder.path, error) from None
     return folder, marker
+
+
+def folders_to_make(path: Path) -> list[Path]:
+    """A study's folder and those around it that do not exist yet, innermost first."""
+    return [one for one in (path.absolute(), *path.absolute().parents) if not one.exists()]
+
+
+def remove_begun(folder: StudyFolder, made: Iterable[Path]) -> None:
+    """Remove a study that was begun and has nothing to keep, and the folders that were made for it.
+
+    Call it with the lock held, and where no other process waits for it.
+    """
+    shutil.rmtree(folder.trials, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the error that led here is what the user has to hear of
+        for file in (folder.marker, folder.lock):
+            file.unlink(missing_ok=True)
+        for path in made:
+            path.rmdir()
 
 
 def _unusable(path: Path, error: OSError) -> OutputFolderError:

@@ -8,7 +8,7 @@ import msgspec
 
 from advisor.decide.answer import Answer, load_answer
 from advisor.decide.candidate import Role
-from advisor.errors import OutputFolderError
+from advisor.errors import OutputFolderError, WorkloadError
 from advisor.goal import Goal
 from advisor.report.page.writing import write_report_beside
 from advisor.report.progress import Progress
@@ -19,7 +19,16 @@ from advisor.session.request import TuneRequest
 from advisor.session.setup.other_load import notes_on_device, notes_on_load
 from advisor.session.setup.ranks import failing_together, launch_identity
 from advisor.session.setup.same_model import OF_ANOTHER_STUDY, identity_in, what_has_changed
-from advisor.session.study import AnotherStudyError, StudyMarker, check_folder, default_folders, locked, open_study
+from advisor.session.study import (
+    AnotherStudyError,
+    StudyMarker,
+    check_folder,
+    default_folders,
+    folders_to_make,
+    locked,
+    open_study,
+    remove_begun,
+)
 from advisor.session.tuning import Tuning
 from advisor.surroundings import check_working_folder, refused
 from advisor.text.units import format_bytes
@@ -51,9 +60,10 @@ def run_session(request: TuneRequest, progress: Progress) -> Answer:
 
 def _answer_in(path: Path, preparation: Preparation, launch: str | None, progress: Progress) -> Answer | None:
     """Tune into a folder; ``None`` if its measurements are of another model."""
-    request = preparation.request
+    request, made = preparation.request, folders_to_make(path)
     try:
-        check_folder(path, preparation.marker)  # before locking: not even a lock file may appear in a foreign folder
+        # Before locking: not even a lock file may appear in a foreign folder.
+        is_new = check_folder(path, preparation.marker) is None
     except AnotherStudyError:
         if request.output is not None:
             raise
@@ -92,6 +102,11 @@ def _answer_in(path: Path, preparation: Preparation, launch: str | None, progres
             tuning = Tuning(preparation, folder, goal, progress, _notes(preparation, kept, folder), searched)
             with failing_together(folder, launch), progress:
                 return _with_page(tuning.run(), progress)
+        except WorkloadError:
+            # Of a model that is mistyped, or makes no step, nothing is kept. Ranks that wait hear of it in the folder.
+            if is_new and not folder.identity.exists() and not request.wait:
+                remove_begun(folder, made)
+            raise
         except BrokenPipeError:
             raise  # the reader of our output is gone; the folder is fine
         except OSError as error:

@@ -236,10 +236,11 @@ def format_times_spread(low: float, high: float, value: float) -> str:
         >>> format_times_spread(1.8, 2.2, 2.0)
         '±10%'
         >>> format_times_spread(2.1, 40.0, 9.2)
-        'between 2.1 and 40'
+        'between 2.10 and 40.00'
     """
     share = (high - low) / (2 * value)
-    ends = [f"{end:.2g}" if end < 100 else f"{end:,.0f}" for end in (low, high)]
+    # As in format_times: "at least 1.27 times" stands beside it, and "between 1.3 and 8" would not say the same.
+    ends = [format_times(end).removesuffix(" times") for end in (low, high)]
     return format_spread(share) if share <= 0.5 else f"between {ends[0]} and {ends[1]}"
 
 

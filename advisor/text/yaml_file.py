@@ -49,7 +49,8 @@ def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as reason:
-        raise error(f"{what} must be readable, but {where} is not: {reason.strerror or reason}.") from None
+        fix = "Give permission to read it" if isinstance(reason, PermissionError) else "Check its path"
+        raise error(f"{what} must be readable, but {where} is not: {reason.strerror or reason}. {fix}.") from None
     if len(data) > _MOST_BYTES:
         raise error(f"{what} must have at most {_MOST_BYTES} bytes, but {where} has more. Is it the right file?")
     try:

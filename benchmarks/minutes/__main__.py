@@ -24,7 +24,7 @@ from advisor.errors import UserError
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.session.setup.versions import versions
-from benchmarks.json_lines import append
+from benchmarks.json_lines import append, file_of
 from benchmarks.minutes.busy import one_core_busy
 from benchmarks.minutes.contest import Contest, starter_of
 from benchmarks.minutes.momadvise_run import run_momadvise
@@ -36,7 +36,6 @@ from benchmarks.minutes.workloads import SIZES, Size, Workload
 
 __all__ = ["Options", "main"]
 
-_RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 _KEPT_BYTES = 2**30
 """Host memory that is left free for everything else that runs."""
 
@@ -195,7 +194,11 @@ def _options(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--seconds", type=_count, help="time limit of a comparison (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, batches and the order of the arms")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
-    parser.add_argument("--output", type=Path, help="file of rows (default: docs/results/minutes-DEVICE.jsonl)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="file of rows (default: minutes-DEVICE.jsonl in docs/results; smoke: in build/results)",
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the study folders there (default: none)")
     parsed = parser.parse_args(arguments)
     try:
@@ -210,7 +213,7 @@ def _options(arguments: Sequence[str] | None) -> Options:
         size=parsed.size,
         workloads=tuple(workloads[name] for name in names),
         hardware=hardware,
-        output=parsed.output or _RESULTS / f"minutes-{hardware.kind.value}.jsonl",
+        output=parsed.output or file_of(f"minutes-{hardware.kind.value}", parsed.size),
         again=parsed.again,
         busy=parsed.busy,
         time_limit=parsed.time_limit,

@@ -15,7 +15,7 @@ import msgspec
 from advisor.errors import UserError
 from advisor.hardware.detect import detect_hardware
 from advisor.hardware.hardware import Hardware
-from benchmarks.json_lines import append
+from benchmarks.json_lines import append, file_of
 from benchmarks.papers.figures import Figure, markdown, read
 
 __all__ = ["Options", "TimeIsUpError", "options_of", "report"]
@@ -25,8 +25,6 @@ _PAPER_MINUTES = 8.0
 
 _ENDING_SECONDS = 10.0
 """Part of it that is reserved for ending what a run leaves behind, and for the tables."""
-
-_RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
 class TimeIsUpError(Exception):
@@ -92,7 +90,11 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
     parser = argparse.ArgumentParser(prog=f"python -m {command}", description=description.splitlines()[0])
     parser.add_argument("--size", choices=("smoke", "paper"), default="smoke", help="smoke: seconds; paper: for a GPU")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
-    parser.add_argument("--output", type=Path, help="file of JSON lines (default: docs/results/papers-DEVICE.jsonl)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="file of JSON lines (default: papers-DEVICE.jsonl in docs/results; smoke: in build/results)",
+    )
     parser.add_argument("--again", action="store_true", help="repeat rows that have a result")
     parser.add_argument(
         "--minutes",
@@ -110,7 +112,7 @@ def options_of(command: str, description: str, arguments: Sequence[str] | None =
         hardware = detect_hardware(parsed.device)
     except UserError as error:
         parser.error(str(error))
-    output = parsed.output or _RESULTS / f"papers-{hardware.kind.value}.jsonl"
+    output = parsed.output or file_of(f"papers-{hardware.kind.value}", parsed.size)
     minutes = parsed.minutes
     if minutes is None and parsed.size == "paper":
         minutes = _PAPER_MINUTES * parsed.patience

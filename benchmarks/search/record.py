@@ -20,7 +20,7 @@ from pathlib import Path
 from advisor.hardware.detect import detect_hardware
 from advisor.trial.process.runner import Runner
 from advisor.workload.source import resolve_source
-from benchmarks.json_lines import append
+from benchmarks.json_lines import append, file_of
 from benchmarks.search.recorder import Recorder
 from benchmarks.search.recordings import RECORDINGS, SMOKE
 from benchmarks.search.table_lines import Header, Line, Sized, Timed, compress, read
@@ -39,14 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: what momadvise would choose)")
     parser.add_argument("--combinations", type=int, help="most combinations to record (default: all)")
     parser.add_argument(
-        "--output", type=Path, help="file of JSON lines (default: MODEL-DEVICE.jsonl in benchmarks/tables)"
+        "--output",
+        type=Path,
+        help="file of JSON lines (default: MODEL-DEVICE.jsonl in benchmarks/tables; smoke: in build/results)",
     )
     options = parser.parse_args(arguments)
     # With several threads, small steps would mostly measure the machine's other work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     hardware = detect_hardware(options.device)
     recording = SMOKE if options.size == "smoke" else RECORDINGS[options.model]
-    output = options.output or _TABLES / f"{recording.name}-{hardware.kind.value}.jsonl"
+    output = options.output or file_of(f"{recording.name}-{hardware.kind.value}", options.size, _TABLES)
     with tempfile.TemporaryDirectory() as folder, Runner(Path(folder)) as runner:
         recorder = Recorder(
             recording,

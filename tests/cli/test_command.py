@@ -131,6 +131,13 @@ def test_help_names_every_option_and_no_other(tmp_path: Path) -> None:
     assert {word for word in words if word.startswith("-")} == options
 
 
+@pytest.mark.parametrize("verb", ["methods", "hardware"])
+def test_a_verb_without_a_table_of_options_has_a_help_of_its_own(verb: str, tmp_path: Path) -> None:
+    text = run_here(verb, "--help", cwd=tmp_path).stdout
+    assert text.startswith(f"usage: momadvise {verb} [")
+    assert "--time-limit" not in text
+
+
 @pytest.mark.parametrize("verb", ["predict", "verify", "export"])
 def test_the_help_of_a_verb_names_every_option_and_no_other(verb: str, tmp_path: Path) -> None:
     parser = getattr(command_line, f"{verb}_parser")()
@@ -208,6 +215,8 @@ def test_a_command_that_is_nearly_one_names_the_one_that_may_be_meant(tmp_path: 
     result = run_here("hardwar", cwd=tmp_path)
     assert result.returncode == 2
     assert "Did you mean momadvise hardware?" in result.stderr
+    assert "Did you mean momadvise --help?" in run_here("help", cwd=tmp_path).stderr
+    assert "Did you mean momadvise --version?" in run_here("version", cwd=tmp_path).stderr
     (tmp_path / "verif").mkdir()
     assert "Did you mean momadvise" not in run_here("verif", cwd=tmp_path).stderr, "it may be a model"
 

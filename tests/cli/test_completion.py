@@ -118,6 +118,8 @@ def test_zsh_reads_its_script(tmp_path: Path) -> None:
 def test_a_shell_that_is_not_known_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["completion"], ["completion", "tcsh"], ["completion", "bash", "zsh"]):
         assert main(arguments) == 2
-        assert "usage: momadvise completion bash|zsh|fish" in capsys.readouterr().err
+        got = repr(" ".join(arguments[1:])) if arguments[1:] else "none"
+        needed = "momadvise completion needs the name of a shell, bash, zsh or fish, but got"
+        assert capsys.readouterr().err == f"momadvise: error: {needed} {got}.\nTry: momadvise completion --help\n"
     assert main(["completion", "--help"]) == 0
     assert "source <(momadvise completion bash)" in capsys.readouterr().out

@@ -232,11 +232,15 @@ def test_a_wrong_value_of_an_option_that_may_stand_alone_is_told_from_a_model(
         (["--wait-idle", MODEL, "other.json"], "other.json"),
         (["--wait-idle", "hf:gpt2", "other.json"], "other.json"),
         (["--wait-idle", "folder/absent", "other.json"], "other.json"),
-        (["--wait-idle", "absent", "--trails", "--trials=3"], "--trails"),
+        (["--wait-idle", "absent", "--trails", "--trials=3"], "--trails. Did you mean --trials?"),
+        (["--gol", "faster", MODEL], f"--gol {MODEL}. Did you mean --goal?"),
+        ([MODEL, "--time_limit=3m"], "--time_limit=3m. Did you mean --time-limit?"),
+        ([MODEL, "-goal=faster"], "-goal=faster. Did you mean --goal?"),
+        ([MODEL, "--nothing-like-it"], "--nothing-like-it"),
         (["--wait-idle", "--trials=3", MODEL, "abc"], "abc"),
     ],
 )
-def test_an_argument_too_many_is_not_blamed_on_an_option_that_stands_alone(
+def test_an_argument_too_many_is_named_with_the_option_that_may_be_meant_not_one_that_stands_alone(
     arguments: list[str], unknown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

@@ -54,7 +54,7 @@ def test_what_was_ahead_in_every_turn_is_a_gain_however_far_turns_are_apart() ->
     assert why_not_eligible(with_turns(7, 1.6), goal()) is None
     reason = why_not_eligible(with_turns(7, 0.8), goal())
     assert reason is not None, "behind in one"
-    assert "between 0.4 and 200" in reason
+    assert "between 0.40 and 200" in reason
     assert why_not_eligible(with_turns(3, 1.6), goal()) is not None, "three may be chance"
 
 

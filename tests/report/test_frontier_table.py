@@ -20,7 +20,7 @@ def table(*, width: int = 80, energy: bool = False, preference: Preference | Non
     return shown(FrontierTable(cost_recommendation(goal, energy=energy), goal), width=width)
 
 
-@pytest.mark.parametrize("width", [80, 120, 160])
+@pytest.mark.parametrize("width", [60, 79, 80, 120, 160])
 @pytest.mark.parametrize("energy", [False, True])
 def test_nothing_is_wider_than_the_terminal_or_cut(width: int, energy: bool) -> None:
     text = table(width=width, energy=energy)
@@ -51,6 +51,12 @@ def test_a_dominated_point_says_what_dominates_it() -> None:
     assert "6 4 checkpoint every=2 + precision bf16 8 372 ms $1.49 1.24x time, 1.24x cost of 3" in text
     assert "4 1 precision bf16 [hand-tuned] 32 1.03 s $1.03 1.13x time, 1.13x cost of 1" in text
     assert "8 2 swap 16 ~1.31 s $2.62 2.63x time, 2.63x cost of 2" in text
+
+
+def test_on_a_narrow_terminal_methods_keep_their_names_and_reasons_stand_below_the_figures() -> None:
+    text = words(table(width=60))
+    assert "6 checkpoint every=2 + precision bf16 4 372 ms $1.49 8 1.24x time, 1.24x cost of 3" in text
+    assert "4 precision bf16 [hand-tuned] 1 1.03 s $1.03 32 1.13x time, 1.13x cost of 1" in text
 
 
 def test_a_tie_says_that_it_is_one() -> None:

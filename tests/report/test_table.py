@@ -7,7 +7,7 @@ import pytest
 from rich.text import Text
 
 from advisor.report.cells import Folded
-from advisor.report.table import RankingTable, not_measured_table, refused_settings_table
+from advisor.report.table import RankingTable, not_measured_part, not_measured_table, refused_settings_table
 from advisor.text.units import format_bytes
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, lost, measured, on
@@ -165,6 +165,20 @@ def test_what_was_compared_comes_first_and_the_best_expected_of_it(width: int) -
     order = ["precision bf16", "checkpoint every=2", "adam_8bit", "chunked_cross_entropy"]
     positions = [text.index(name) for name in order]
     assert positions == sorted(positions)
+
+
+def test_in_short_what_was_compared_names_the_best_of_it() -> None:
+    """Trap: "1.01 times" a leader was said, and not of what."""
+    candidates = (compared(90, CHECKPOINT), lost(Outcome.FAILED, CHUNKED, reason="boom"), compared(130, BF16))
+    answer = msgspec.structs.replace(recommendation(), not_measured=candidates)
+    part = not_measured_part(answer, verbose=False)
+    assert part is not None
+    title, *lines = shown(part).splitlines()
+    assert title.rstrip() == "Not measured at length (-v lists all, with their reasons)"
+    assert [line.rstrip() for line in lines] == [
+        "  compared (2): 130 samples/s expected at most, of precision bf16",
+        "  failed: boom",
+    ]
 
 
 def test_what_hides_below_the_rows_is_the_least_expected() -> None:

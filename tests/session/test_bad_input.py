@@ -56,6 +56,20 @@ def test_what_was_wrong_outside_the_model_file_may_be_put_right(tmp_path: Path) 
     assert "ValueError: there it is" in tune(tmp_path, source)[2]
 
 
+@pytest.mark.parametrize("source", ["nosuch", "raises"])
+def test_a_model_that_cannot_be_found_or_built_leaves_nothing(tmp_path: Path, source: str) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(f"import torch\n{GOOD_BATCH}def build_model():\n    raise ValueError('not there')\n")
+    named = "hf:nosuch" if source == "nosuch" else str(model)
+    (tmp_path / "mine").mkdir()
+    for options in ((), ("--output", "a/b/c"), ("--output", "mine")):
+        result = run_here(named, "--time-limit", "20s", *options, cwd=tmp_path)
+        assert result.returncode == 2
+        assert "momadvise: error: " in result.stderr
+        assert {one.name for one in tmp_path.iterdir()} - {"__pycache__"} == {"model.py", "mine"}
+        assert not any((tmp_path / "mine").iterdir())
+
+
 def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
     status, _, stderr = tune(tmp_path, "import torch\nclass Net(torch.nn.Module):\n    pass\n")
     assert status == 2

@@ -25,11 +25,13 @@ class Capped:
     Attributes:
         takes: The most samples.
         reaches: The batch that profiling runs go to where nothing bounds them.
+        words: Its error.
         results: By key, as a study's folder keeps them.
     """
 
     takes: int
     reaches: int = 2048
+    words: str = "too many"
     ran: list[int] = dataclasses.field(default_factory=list)
     results: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -44,7 +46,7 @@ class Capped:
         fails_at = next((one for one in (largest, spec.compare_at or 0) if one > self.takes), None)
         if fails_at is None:
             return spec.ended(Outcome.OK)
-        return spec.ended(Outcome.FAILED, f"ValueError: too many (at batch {fails_at})", failed_at=fails_at)
+        return spec.ended(Outcome.FAILED, f"ValueError: {self.words} (at batch {fails_at})", failed_at=fails_at)
 
 
 def runs_of(model: Capped, *, own: int | None) -> TrialRuns:
@@ -82,6 +84,14 @@ def test_the_bound_of_plain_training_holds_for_the_study_and_its_reason_is_said(
     assert runs.why_no_more == (
         "with more than 32 samples plain training was seen to fail (ValueError: too many (at batch 64))"
     )
+
+
+def test_a_reason_of_thousands_of_characters_is_shortened_in_its_middle() -> None:
+    runs = runs_of(Capped(48, words=f"too many {'x' * 3000}"), own=8)
+    sized(runs)
+    assert "(ValueError: too many xxx" in runs.why_no_more
+    assert runs.why_no_more.endswith("xxx (at batch 64))")
+    assert len(runs.why_no_more) < 400
 
 
 def test_what_a_method_cannot_take_bounds_that_method_alone() -> None:

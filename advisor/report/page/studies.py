@@ -19,6 +19,9 @@ from advisor.trial.folder import StudyFolder
 
 __all__ = ["refuse_folder_of_studies"]
 
+_RUNS = "momadvise-runs"
+"""Where studies are, unless --output says otherwise."""
+
 _MOST_LINES = 20
 _LONGEST_PATH = 4096
 
@@ -32,15 +35,15 @@ class _Found(NamedTuple):
 
 
 def refuse_folder_of_studies(path: Path) -> None:
-    """Say which studies a folder holds, if it is none itself but a folder of them.
+    """Say which studies a folder holds, if it is none itself but a folder of them, or of the runs that hold them.
 
     Raises:
         OptionError: It is one; the message has a line with the command for each finished study, newest first.
     """
-    studies: list[StudyFolder] = []
-    with contextlib.suppress(OSError):  # whoever reads it as a study says why it cannot be read
-        if path.is_dir() and not StudyFolder(path).marker.exists():
-            studies = [folder for folder in map(StudyFolder, path.iterdir()) if folder.marker.is_file()]
+    place, studies = path, _studies_in(path)
+    if not studies:
+        place = path / _RUNS
+        studies = _studies_in(place)
     if not studies:
         return
     found = sorted(
@@ -50,18 +53,25 @@ def refuse_folder_of_studies(path: Path) -> None:
     if not found:
         held = "one that has" if others == 1 else f"{others:,} that have"
         raise OptionError(
-            f"{RULE}, but {shown(path)} is a folder of studies, with {held} no answer that this version can read. Run "
+            f"{RULE}, but {shown(place)} is a folder of studies, with {held} no answer that this version can read. Run "
             "the command that began one again: it continues."
         )
     raise OptionError(
         "\n".join(
             (
-                f"{RULE}, but {shown(path)} is a folder of studies. Name one of them, or several for one page:",
+                f"{RULE}, but {shown(place)} is a folder of studies. Name one of them, or several for one page:",
                 *_lines(found[:_MOST_LINES]),
                 *_rest(len(found) - _MOST_LINES, others),
             )
         )
     )
+
+
+def _studies_in(path: Path) -> list[StudyFolder]:
+    with contextlib.suppress(OSError):  # whoever reads it as a study says why it cannot be read
+        if not StudyFolder(path).marker.exists():
+            return [folder for folder in map(StudyFolder, path.iterdir()) if folder.marker.is_file()]
+    return []
 
 
 def _finished(folder: StudyFolder) -> _Found | None:

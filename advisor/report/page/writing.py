@@ -11,7 +11,8 @@ from advisor.errors import OptionError
 from advisor.files import write_whole
 from advisor.report.page.document import PageDocument
 from advisor.report.page.finished import FinishedStudy, read_finished
-from advisor.report.page.page_text import is_page, page_text
+from advisor.report.page.page_text import is_page
+from advisor.report.page.smaller import fitting_text
 from advisor.report.page.studies import refuse_folder_of_studies
 from advisor.report.page.study_part import study_part
 from advisor.text.printable import shown
@@ -86,7 +87,7 @@ def page_of(studies: Sequence[FinishedStudy]) -> str:
         made=datetime.date.today().isoformat(),
         studies=tuple(study_part(study, f"s{number}") for number, study in enumerate(studies)),
     )
-    return page_text(document)
+    return fitting_text(document)
 
 
 def _refuse_to_overwrite(output: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.session.context import StudyContext
+from advisor.text.printable import shown
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
@@ -19,6 +20,8 @@ __all__ = ["TrialRuns"]
 
 _R = TypeVar("_R", bound=Result)
 _S = TypeVar("_S", bound=Trial[Any])
+
+_LONGEST_REASON = 300
 
 
 class TrialRuns:
@@ -77,7 +80,8 @@ class TrialRuns:
         passes = spec.policy.global_batch // spec.policy.micro_batch
         most = min(spec.largest_batch * passes, self.most_samples or spec.largest_batch * passes)
         self.most_samples = most
-        self._fails = f"with more than {format_count(most, 'sample')} plain training was seen to fail ({failed.reason})"
+        reason = shown(failed.reason, _LONGEST_REASON)
+        self._fails = f"with more than {format_count(most, 'sample')} plain training was seen to fail ({reason})"
         return result
 
     def spec(

@@ -16,8 +16,11 @@ from benchmarks.browser import recorded_document
 
 __all__ = ["HOSTILE", "PAGES", "document_of", "study_of", "text_of", "write_page"]
 
-PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare", "simulated")
+PAGES = ("faster", "cheapest", "bigger", "all", "hostile", "bare", "simulated", "quick", "twice")
 HOSTILE = "</script><img src=x onerror='window.hacked=1'>&lt;b>\"`${1}\\u003c"
+
+_SAMPLES = ("batch", "micro_batch", "samples_per_step")
+_RATES = ("samples_per_second", "predicted_samples_per_second")
 
 Study = dict[str, Any]
 """A study of the document, in which fields with their default are left out."""
@@ -35,9 +38,12 @@ def document_of(name: str) -> dict[str, Any]:
     document = recorded_document()
     if name == "all":
         return document
-    goal = {"hostile": "cheapest", "bare": "faster", "simulated": "cheapest"}.get(name, name)
+    goal = {"bigger": "bigger", "cheapest": "cheapest", "hostile": "cheapest", "simulated": "cheapest"}.get(
+        name, "faster"
+    )
     studies = [one for one in document["studies"] if one["goal"]["kind"] == goal]
-    changed = {"hostile": _hostile, "bare": _bare, "simulated": _simulated}.get(name, list)(studies)
+    made = {"hostile": _hostile, "bare": _bare, "simulated": _simulated, "quick": _quick, "twice": _twice}
+    changed = made.get(name, list)(studies)
     return {**document, "studies": changed}
 
 
@@ -65,6 +71,34 @@ def _simulated(studies: list[Study]) -> list[Study]:
 
 class _Studies(Part, frozen=True):
     studies: tuple[PageStudy, ...]
+
+
+def _faster(value: Any, field: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _faster(one, key) for key, one in value.items()} if field not in _RATES else _times(value)
+    return [_faster(one, field) for one in value] if isinstance(value, list) else value
+
+
+def _quick(value: Any, field: str = "") -> Any:
+    """As they would be of a model so small that batches and throughputs have many digits, and of long combinations."""
+    if isinstance(value, dict):
+        return {key: _quick(one, key) for key, one in value.items()} if field not in _RATES else _times(value)
+    if isinstance(value, list):
+        return [_quick(one, field) for one in value]
+    if field == "name" and isinstance(value, str):
+        return f"{value} + chunked_cross_entropy chunks=8 + ddp bucket_views=True static_graph=False + channels_last"
+    return value * 4096 if field in _SAMPLES and isinstance(value, int) else value
+
+
+def _times(figure: dict[str, Any]) -> dict[str, Any]:
+    return {key: one * 1e4 if isinstance(one, int | float) else one for key, one in figure.items()}
+
+
+def _twice(studies: list[Study]) -> list[Study]:
+    """Before and after: the same policies, thousands of times as fast, in folders of the same name."""
+    (before,) = studies
+    after = {**_faster(before), "id": f"{before['id']}-after"}
+    return [{**one, "folder": f"{when}/out"} for when, one in (("before", before), ("after", after))]
 
 
 def _bare(studies: list[Study]) -> list[Study]:

@@ -194,6 +194,24 @@ def test_several_studies_are_compared_and_each_can_be_shown(chrome: Chrome, page
     assert chrome.logged()[0] == []
 
 
+def test_studies_of_one_title_in_folders_of_one_name_are_told_apart_and_drawn_together(
+    chrome: Chrome, pages: Path
+) -> None:
+    """Trap: before/out and after/out had one name, in every table and legend."""
+    chrome.open(pages / "twice.html")
+    tabs = chrome.each(".tabs button", "one.textContent")
+    assert [one.rpartition(" ")[2] for one in tabs] == ["(before/out)", "(after/out)"]
+    assert chrome.count("#shared .canvas svg") == 1
+    assert [one.strip() for one in chrome.each("#shared .legend li", "one.textContent")] == tabs
+    legend = chrome.each("#shared .legend path", "one.getAttribute('fill')")
+    assert len(set(legend)) == len(tabs), "filled, as its marks are"
+    assert "none" not in legend
+    different = "folderAmong({folder: 'a/b/c', id: 's0'}, [{folder: 'x/c'}, {folder: 'a/d'}])"
+    assert chrome.js(f"return {different}") == "b/c"
+    same = "const one = {folder: 'a', id: 's0'}; return folderAmong(one, [one, {folder: 'a', id: 's1'}])"
+    assert chrome.js(same) == "s0"
+
+
 def frontier_of(name: str) -> list[dict[str, Any]]:
     """Name, cost and latency of the frontier."""
     study = study_of(name)

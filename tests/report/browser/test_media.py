@@ -34,8 +34,8 @@ def test_nothing_is_wider_than_a_phone(chrome: Chrome, pages: Path, name: str) -
     assert chrome.logged()[0] == []
 
 
-@pytest.mark.parametrize("width", [320, 360, 1280])
-@pytest.mark.parametrize("name", ["all", "cheapest", "bigger"])
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+@pytest.mark.parametrize("name", ["all", "cheapest", "bigger", "quick", "twice"])
 def test_every_label_of_a_picture_lies_within_its_card(chrome: Chrome, pages: Path, name: str, width: int) -> None:
     chrome.open(pages / f"{name}.html", width=width)
     outside = """(() => {
@@ -47,6 +47,21 @@ def test_every_label_of_a_picture_lies_within_its_card(chrome: Chrome, pages: Pa
     assert [one for one in found if one] == []
 
 
+@pytest.mark.parametrize("width", [320, 768, 1280])
+@pytest.mark.parametrize("name", ["all", "faster", "cheapest", "bigger", "quick", "twice"])
+def test_no_value_of_an_axis_touches_the_next(chrome: Chrome, pages: Path, name: str, width: int) -> None:
+    chrome.open(pages / f"{name}.html", width=width)
+    touching = """(() => {
+      const texts = [...one.querySelectorAll("g[font-variant=tabular-nums]:not([text-anchor]) > text")];
+      const values = texts.map((text) => [text, text.getBoundingClientRect()]).filter(([, box]) => box.width);
+      return values.flatMap(([text, box], at) => values.slice(0, at).filter(([other, {left, right, top}]) =>
+        other.parentNode === text.parentNode && top === box.top && left < box.right && box.left < right
+      ).map(([other]) => [other.textContent, text.textContent]));
+    })()"""
+    assert chrome.count(".canvas svg g[font-variant=tabular-nums]:not([text-anchor]) > text") > 10
+    assert [pair for pairs in chrome.each(".canvas svg", touching) for pair in pairs] == []
+
+
 def test_a_shortened_name_keeps_its_batch_and_its_role(chrome: Chrome, pages: Path) -> None:
     chrome.open(pages / "faster.html", width=320)
     for drawing in ("#peaks", "#memory", "#step"):
@@ -56,17 +71,97 @@ def test_a_shortened_name_keeps_its_batch_and_its_role(chrome: Chrome, pages: Pa
         assert len(set(labels)) == len(labels)
 
 
-def test_on_a_phone_a_table_scrolls_within_its_card_and_sorts(chrome: Chrome, pages: Path) -> None:
-    chrome.open(pages / "faster.html", width=320)
-    inside = chrome.first(".policies .scroll", "[one.scrollWidth > one.clientWidth, one.getBoundingClientRect().right]")
-    assert inside[0]
-    assert inside[1] <= 320
-    assert chrome.first(".policies .scroll", "one.tabIndex") == 0, "a keyboard scrolls it"
+@pytest.mark.parametrize("width", [320, 360, 600, 768, 1024, 1280])
+@pytest.mark.parametrize("name", PAGES)
+def test_no_table_of_policies_or_answers_is_scrolled_sideways(
+    chrome: Chrome, pages: Path, name: str, width: int
+) -> None:
+    chrome.open(pages / f"{name}.html", width=width)
+    chrome.each(".toggle", "one.click()")
+    tables = chrome.each(".fitted", "[one.getAttribute('aria-label'), one.scrollWidth - one.clientWidth]")
+    assert {name for name, _ in tables} == ({"The answers of the studies"} if name in ("all", "twice") else set()) | {
+        "Every policy"
+    }
+    assert {name: over for name, over in tables if over > 0} == {}
 
 
-def test_a_tables_last_column_is_seen_on_a_wide_screen(chrome: Chrome, pages: Path) -> None:
-    chrome.open(pages / "faster.html")
+def test_a_table_that_is_too_wide_is_a_list_of_labelled_values_until_the_window_is_wide_enough(
+    chrome: Chrome, pages: Path
+) -> None:
+    shown = """[...one.cells].filter((cell) => cell.checkVisibility()).map(
+      (cell) => getComputedStyle(cell, "::before").content.replace(/^none$|"/g, "").trim() + cell.textContent
+    )"""
+    chrome.open(pages / "cheapest.html", width=768)
+    assert chrome.style(".policies tbody tr", "display") == "grid"
+    names, values = chrome.first(".policies tbody tr", f"[one.querySelector('.name').textContent, {shown}]")
+    assert names in values
+    assert {"#1", "Batch64", "Samples/s1,094", "Peak92.3 MiB", "Outcomeok"} <= set(values)
+    assert not any("\N{EN DASH}" in one for row in chrome.each(".policies tbody tr", shown) for one in row)
+    resize(chrome, 1280)
+    chrome.wait("getComputedStyle(document.querySelector('.policies tbody tr')).display === 'table-row'")
+    resize(chrome, 360)
+    chrome.wait("getComputedStyle(document.querySelector('.policies tbody tr')).display === 'grid'")
     assert chrome.first(".policies .scroll", "one.scrollWidth - one.clientWidth") == 0
+    assert chrome.logged()[0] == []
+
+
+def test_a_list_of_values_is_still_a_table_for_a_screen_reader_sorts_and_opens(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=360)
+    roles = {tag: chrome.first(f".policies {tag}", "one.getAttribute('role')") for tag in ("table", "tr", "th", "td")}
+    assert roles == {"table": "table", "tr": "row", "th": "columnheader", "td": "cell"}
+    batches = chrome.header("Batch")
+    chrome.each(".policies th button", f"one.closest('th').cellIndex === {batches} && one.click()")
+    assert chrome.each(".policies th", "one.ariaSort")[batches] == "ascending"
+    assert chrome.column("Batch") == sorted(chrome.column("Batch"), key=int)
+    assert chrome.count(".policies .detail:not([hidden])") == 0
+    assert chrome.style(".policies .detail", "display") == "none"
+    chrome.click(".policies .toggle")
+    box = chrome.first(".policies .detail:not([hidden]) > td", "[one.clientWidth, one.closest('table').clientWidth]")
+    assert box[0] == box[1]
+
+
+def test_where_all_studies_agree_a_list_says_it_once(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "all.html", width=360)
+    rows = chrome.each(".answers tbody tr", "[...one.cells].filter((cell) => cell.checkVisibility()).length")
+    assert {2, 4} == set(rows), "a heading, and one value or three"
+    chrome.open(pages / "all.html", width=360, media="print")
+    assert chrome.style(".answers tbody tr", "display") == "table-row"
+    assert chrome.style(".policies tbody tr", "display") == "table-row"
+
+
+@pytest.mark.parametrize("name", ["all", "faster", "cheapest", "bigger"])
+def test_what_is_opened_on_a_phone_stays_within_it(chrome: Chrome, pages: Path, name: str) -> None:
+    """Code scrolls within its frame; whatever else is opened is wrapped."""
+    chrome.open(pages / f"{name}.html", width=360)
+    chrome.each("details", "one.open = true")
+    chrome.each(".policies .toggle", "one.click()")
+    chrome.wait("[...document.querySelectorAll('details')].every((one) => one.childElementCount > 1)")
+    assert chrome.first("html", "one.scrollWidth") <= 360
+    wide = "one.getBoundingClientRect().right > 360 && !one.closest('.scroll, pre') ? one.outerHTML.slice(0, 80) : ''"
+    assert [one for one in chrome.each("main *", wide) if one] == []
+
+
+@pytest.mark.parametrize("name", ["all", "faster", "cheapest"])
+def test_on_a_phone_text_can_be_read_and_controls_can_be_hit(chrome: Chrome, pages: Path, name: str) -> None:
+    """Targets of 24 pixels, as WCAG 2.2 asks; links and buttons in a line of text need none."""
+    chrome.open(pages / f"{name}.html", width=360)
+    chrome.each(".toggle", "one.click()")
+    small = "[one.tagName, one.textContent.slice(0, 30), Math.round(one.getBoundingClientRect().height * 10) / 10]"
+    sizes = chrome.each("button:not(.toggle), summary, select, input", f"one.checkVisibility() ? {small} : null")
+    assert len(sizes) > 10
+    assert [one for one in sizes if one and one[2] < 24] == []
+    fonts = chrome.each("body *", "one.childElementCount ? 99 : parseFloat(getComputedStyle(one).fontSize)")
+    assert min(fonts) >= 11
+
+
+def test_on_a_phone_the_answer_and_how_to_apply_it_come_before_the_reasons(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=360)
+    tops = [
+        chrome.first(one, "one.getBoundingClientRect().top") for one in ("#answer h2", ".figures", ".apply", ".why")
+    ]
+    assert tops == sorted(tops)
+    assert chrome.first(".figures", "one.getBoundingClientRect().bottom") < 900
+    assert chrome.first("meta[name=viewport]", "one.content") == "width=device-width, initial-scale=1"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -122,6 +217,60 @@ def test_on_paper_no_card_is_cut_and_no_column_is_lost(chrome: Chrome, pages: Pa
     assert chrome.style(".policies thead", "display") == "table-header-group"
     wide = {heading for heading, (_, is_wide) in printed_headings(chrome).items() if is_wide}
     assert wide == {"Everythingthatwastried", "Everypolicy"}
+
+
+def test_what_was_opened_is_printed_and_what_is_closed_is_not(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html")
+    chrome.click(".apply summary")
+    chrome.click(".policies .toggle")
+    chrome.wait("document.querySelector('.apply details pre') !== null")
+    before = printed_pages(chrome)
+    chrome.command("Emulation.setEmulatedMedia", media="print")
+    shown = dict(chrome.each(".apply details", "[one.textContent.slice(0, 10), getComputedStyle(one).display]"))
+    assert shown.pop("wrapper.py") == "block"
+    assert set(shown.values()) == {"none"}
+    assert chrome.style(".policies .detail", "display") == "table-row"
+    assert chrome.style(".apply details pre", "overflowX") == "visible"
+    assert chrome.style(".apply details pre", "whiteSpace") == "pre-wrap"
+    chrome.open(pages / "faster.html")
+    assert printed_pages(chrome) <= before
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_paper_looks_alike_whatever_window_it_is_printed_from(chrome: Chrome, pages: Path, width: int) -> None:
+    """Trap: a page that was laid out for a phone, or in the dark, was printed so."""
+    chrome.open(pages / "cheapest.html", width=1280)
+    from_wide = printed_pages(chrome)
+    chrome.open(pages / "cheapest.html", width=width, dark=True)
+    assert printed_pages(chrome) == from_wide
+    chrome.command("Emulation.setEmulatedMedia", media="print")
+    for selector, display in ((".policies tbody tr", "table-row"), (".policies td", "table-cell")):
+        assert chrome.style(selector, "display") == display
+    assert chrome.style(".policies thead tr", "display") == "table-row"
+    assert luminance(chrome.style("#answer", "backgroundColor")) == pytest.approx(1)
+    assert luminance(chrome.style("#answer h2", "color")) == pytest.approx(0)
+
+
+def test_pictures_are_drawn_for_the_paper_and_afterwards_for_the_window_again(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "faster.html", width=1280)
+    widths = "Math.round(one.getBoundingClientRect().width)"
+    before = chrome.each(".canvas svg", widths)
+    chrome.js("dispatchEvent(new Event('beforeprint'))")
+    assert max(chrome.each(".canvas svg", widths)) <= 650
+    chrome.js("dispatchEvent(new Event('afterprint'))")
+    assert chrome.each(".canvas svg", widths) == before
+
+
+def printed_pages(chrome: Chrome) -> int:
+    printed = base64.b64decode(chrome.command("Page.printToPDF", preferCSSPageSize=True)["data"])
+    return len(re.findall(rb"/Type\s*/Page\b", printed))
+
+
+def test_policies_of_several_studies_keep_their_batch_on_a_phone(chrome: Chrome, pages: Path) -> None:
+    chrome.open(pages / "twice.html", width=360)
+    labels = [one for one in chrome.each("#shared .canvas text", "one.textContent") if "batch" in one]
+    assert len(labels) == len(set(labels)) > 3
+    assert any("\N{HORIZONTAL ELLIPSIS}" in one for one in labels), "there is a long name"
 
 
 def test_nothing_moves_for_who_asked_for_no_motion(chrome: Chrome, pages: Path) -> None:
@@ -196,3 +345,9 @@ def test_the_headings_of_a_table_end_on_one_line(chrome: Chrome, pages: Path) ->
     gaps = chrome.each(".policies thead th button", above)
     assert len(gaps) > 5
     assert max(gaps) - min(gaps) <= 1
+
+
+def resize(chrome: Chrome, width: int) -> None:
+    """Make the window of the page that is open wider or narrower."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    chrome.command("Emulation.setDeviceMetricsOverride", **size)

@@ -14,8 +14,11 @@ import msgspec
 import pytest
 
 from advisor.report.page import page_text as module
+from advisor.report.page.document import PageDocument
 from advisor.report.page.finished import read_finished
 from advisor.report.page.page_text import is_page, page_text
+from advisor.report.page.smaller import fitting_text
+from advisor.report.page.study_part import study_part
 from advisor.report.page.writing import page_of
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import goal, lost
@@ -194,3 +197,24 @@ def test_five_studies_of_two_hundred_trials_take_at_most_three_megabytes(tmp_pat
     page = page_of([read_finished(one) for one in folders])
     assert len(page.encode()) < 3_000_000
     assert [len(one["policies"]) for one in document(page)["studies"]] == [200] * 5
+
+
+def test_a_page_of_very_many_trials_keeps_its_size_and_says_what_it_lacks(tmp_path: Path) -> None:
+    finished = read_finished(write_study(tmp_path / "many", many(1500), goal()))
+    whole = PageDocument(version="1", made="2026-01-01", studies=(study_part(finished, "s0"),))
+    assert fitting_text(whole) == page_text(whole)
+    most = len(page_text(whole).encode()) * 4 // 5
+    page = fitting_text(whole, most)
+    assert len(page.encode()) <= most
+    (study,) = document(page)["studies"]
+    policies = study["policies"]
+    assert len(policies) == 1500
+    with_wrapper = [one for one in policies if one.get("wrapper")]
+    assert 100 < len(with_wrapper) < 1500
+    assert with_wrapper[:50] == policies[:50], "the best keep theirs"
+    assert all(one.get("wrapper") for one in policies if one.get("roles"))
+    assert all("outcome" in one and "samples_per_second" in one for one in policies)
+    assert study["notes"][-1] == (
+        f"of 1,500 policies, {len(with_wrapper):,} have their curve, wrapper and commands on this page, which would be "
+        f"larger than {most / 1e6:g} MB with all of them; they are in {study['folder']}"
+    )

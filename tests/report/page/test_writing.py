@@ -66,9 +66,21 @@ def test_it_opens_in_the_browser_or_says_that_there_is_none(
     assert ("no browser could be started" in capsys.readouterr().err) is not started
 
 
-def test_a_folder_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_needed_and_those_that_may_be_meant_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 2
-    assert "dir" in capsys.readouterr().err.lower()
+    assert capsys.readouterr().err.splitlines() == [
+        "momadvise: error: the following arguments are required: DIR",
+        "Try: momadvise report --help",
+    ]
+    faster_study(Path("momadvise-runs", "gpt2-1"), workload="gpt2")
+    for line in ([], ["."], ["momadvise-runs"], ["momadvise-runs/"]):
+        assert main(["report", *line]) == 2
+        error, listed = capsys.readouterr().err.splitlines()
+        assert "but momadvise-runs is a folder of studies" in error
+        assert listed.endswith("  momadvise report momadvise-runs/gpt2-1")
 
 
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ function comparisonSection(studies) {
     "section",
     {id: "compare", "aria-labelledby": "compare-title"},
     el("div", {class: "group"}, el("h2", {id: "compare-title"}, `${studies.length} studies side by side`), el("p", {}, "Answers first, then what the studies have in common. Choose a study above to see all of it.")),
-    el("div", {class: "card"}, answersTable(studies)),
+    el("div", {class: "card answers"}, answersTable(studies)),
     pictureGrid([sharedPicture(studies), ...studies.map((one) => curvesBeside(one, studies))]).filter(Boolean),
   );
 }
@@ -26,21 +26,19 @@ function answersTable(studies) {
     ...[...new Set(studies.flatMap((one) => Object.keys(one.versions)))].map((name) => [name, (one) => one.versions[name]]),
   ];
   const shown = rows.filter(([, value]) => studies.some((one) => present(value(one))));
-  return el(
-    "div",
-    {class: "scroll", tabindex: "0", role: "group", "aria-label": "The answers of the studies"},
-    el(
-      "table",
-      {},
-      el("caption", {}, "What differs is in bold."),
-      el("thead", {}, el("tr", {}, el("td", {}), studies.map((one) => el("th", {scope: "col"}, one.name)))),
-      el("tbody", {}, shown.map(([label, value]) => {
-        const values = studies.map((one) => value(one) ?? "–");
-        const same = values.every((one) => one === values[0]);
-        return el("tr", {}, el("th", {scope: "row"}, label), values.map((one) => el("td", {}, same ? one : el("strong", {}, one))));
-      })),
-    ),
-  );
+  return fittedTable("The answers of the studies", tableElement(
+    "table",
+    {},
+    el("caption", {}, "What differs is in bold."),
+    tableElement("thead", {}, tableElement("tr", {}, tableElement("td", {}), studies.map((one) => tableElement("th", {scope: "col"}, one.name)))),
+    tableElement("tbody", {}, shown.map(([label, value]) => {
+      const values = studies.map((one) => value(one) ?? "–");
+      const same = values.every((one) => one === values[0]);
+      const kind = (at) => (same ? (at ? "same again" : "same") : "");
+      const cells = values.map((one, at) => tableElement("td", {class: kind(at), "data-label": `${studies[at].name}:`}, same ? one : el("strong", {}, one)));
+      return tableElement("tr", {}, tableElement("th", {scope: "row"}, label), cells);
+    })),
+  ));
 }
 
 /** Policies that were measured in more than one of the studies. */
@@ -49,12 +47,13 @@ function sharedPolicies(studies) {
   studies.forEach((study, at) => {
     for (const policy of study.policies) {
       if (!policy.measured) continue;
-      const key = `${study.workload}: ${policy.name}, batch ${policy.batch}`;
-      if (!found.has(key)) found.set(key, new Map());
-      if (!found.get(key).has(at)) found.get(key).set(at, policy);
+      const [of, rest] = [`${study.workload}: ${policy.name}`, `, batch ${policy.batch}`];
+      if (!found.has(of + rest)) found.set(of + rest, {of, rest, by: new Map()});
+      const {by} = found.get(of + rest);
+      if (!by.has(at)) by.set(at, policy);
     }
   });
-  return [...found].filter(([, by]) => by.size > 1).map(([name, by]) => ({name, by: [...by].map(([at, policy]) => ({at, policy, name}))}));
+  return [...found].filter(([, {by}]) => by.size > 1).map(([name, {of, rest, by}]) => ({name, of, rest, by: [...by].map(([at, policy]) => ({at, policy, name}))}));
 }
 
 function sharedPicture(studies) {
@@ -64,19 +63,20 @@ function sharedPicture(studies) {
   if (!shared.length) return picture({id, title, missing: "No policy was measured in more than one of these studies.", full: true});
   const shown = shared.slice(0, 12);
   const points = shown.flatMap((one) => one.by);
+  const widest = textWidth(tick(Math.max(...points.map(({policy}) => policy.rate))));
   return picture({
     id, title, full: true,
     lead: shared.length > shown.length ? `The ${shown.length} fastest of ${shared.length} that they have in common.` : "",
     words: shown.map((one) => `${one.name}: ${one.by.map(({at, policy}) => `${studies[at].name} ${rate(policy.rate)}`).join(", ")}.`).join(" "),
-    legend: legendOf(studies.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], words: one.name}))),
+    legend: legendOf(studies.map((one, at) => ({color: SERIES[at % 6], shape: SHAPES[at % 6], filled: true, words: one.name}))),
     draw: (width) => chart({
-      width, height: shown.length * 44 + 50, marginLeft: 6, marginRight: 24, marginTop: 4,
-      x: {zero: true, nice: true, grid: true, label: "Throughput (samples/s) →", labelAnchor: "center", ticks: 6, tickFormat: tick},
+      width, height: shown.length * 44 + 50, marginLeft: 6, marginRight: Math.max(24, widest / 2 + 4), marginTop: 4,
+      x: {zero: true, nice: true, grid: true, label: "Throughput (samples/s) →", labelAnchor: "center", ticks: Math.min(6, Math.floor(width / (widest + 40))), tickFormat: tick},
       y: {type: "band", domain: shown.map((one) => one.name), axis: null, padding: 0},
       marks: [
         Plot.link(shown, {y: "name", x1: (one) => Math.min(...one.by.map(({policy}) => policy.rate)), x2: (one) => Math.max(...one.by.map(({policy}) => policy.rate)), stroke: "var(--line)", strokeWidth: 3, dy: 10}),
         ...studies.map((_, at) => Plot.dot(points.filter((one) => one.at === at), {y: "name", x: (one) => one.policy.rate, symbol: SHAPES[at % 6], fill: SERIES[at % 6], stroke: SERIES[at % 6], r: 5, dy: 10})),
-        Plot.text(shown, {y: "name", frameAnchor: "left", textAnchor: "start", dy: -9, text: (one) => shortened(one.name, Math.floor(width / 6.8))}),
+        Plot.text(shown, {y: "name", frameAnchor: "left", textAnchor: "start", dy: -9, text: (one) => labelled(one.of, one.rest, Math.floor(width / 6.8))}),
       ],
     }),
     table: () => plainTable("The same policies", [

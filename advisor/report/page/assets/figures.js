@@ -76,7 +76,7 @@ function lazyDetails(summary, make) {
   return details;
 }
 
-/** Draw all pictures that are on the page by now. */
+/** Draw all pictures that are on the page by now, and fit its tables. */
 function drawAll() {
   for (const canvas of drawn.keys()) {
     if (!canvas.isConnected) {
@@ -86,6 +86,7 @@ function drawAll() {
       widths?.observe(canvas);
     }
   }
+  fitTables();
 }
 
 /** Draw all pictures for a sheet of A4: text keeps its size on paper. */
@@ -113,10 +114,31 @@ function redraw(canvas, always = true, width = Math.round(canvas.clientWidth)) {
 
 /** A drawing by Observable Plot in our type, and without its style element, which the page's own rules replace. */
 function chart({marks, ...options}) {
-  const made = Plot.plot({className: "plot", marginTop: 26, marginBottom: 40, style: {fontSize: "12px", fontFamily: "inherit"}, ...options, marks: marks.flat(Infinity).filter(Boolean)});
+  const plot = (more) => Plot.plot({className: "plot", marginTop: 26, marginBottom: 40, style: {fontSize: "12px", fontFamily: "inherit"}, ...options, ...more, marks: marks.flat(Infinity).filter(Boolean)});
+  let made = plot({});
+  const values = [...made.querySelectorAll("[aria-label='y-axis tick label'] text")].map((one) => textWidth(one.textContent));
+  const room = Math.ceil(Math.max(...values) + 9);
+  if (values.length && room > options.marginLeft) made = plot({marginLeft: room});
+  thinOut(made.querySelector("[aria-label='x-axis tick label']"));
   for (const style of made.querySelectorAll("style")) style.remove();
   for (const part of made.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
   return made;
+}
+
+/** About how wide a value is on an axis, in pixels. */
+function textWidth(text) {
+  return [...text].reduce((sum, one) => sum + (/\d/.test(one) ? 7.7 : /[A-Z]/.test(one) ? 8 : 4), 0);
+}
+
+/** Values of the horizontal axis stand beside each other, or are left out: a logarithmic one has them where it likes. */
+function thinOut(axis) {
+  let end = -Infinity;
+  for (const one of [...(axis?.children ?? [])]) {
+    const middle = Number(/translate\(([-\d.]+)/.exec(one.getAttribute("transform"))?.[1]);
+    const half = textWidth(one.textContent) / 2;
+    if (middle - half < end + 5) one.remove();
+    else end = middle + half;
+  }
 }
 
 /** Points of one source; its shape is that of the source. */
@@ -155,16 +177,16 @@ function endLabels(ends, {gap = 15} = {}) {
 }
 
 /** A small picture of a mark for legends. */
-function swatch({color = "currentColor", source = null, line = false, faint = false, square = false, cross = false, shape: kind = null}) {
+function swatch({color = "currentColor", source = null, line = false, faint = false, square = false, cross = false, shape: kind = null, filled = false}) {
   const parts = [];
-  if (kind) parts.push(svg("path", {d: d3.symbol(symbolOf(kind), 56)(), transform: "translate(10,8)", stroke: color, "stroke-width": 1.75, fill: "none"}));
+  if (kind) parts.push(svg("path", {d: d3.symbol(symbolOf(kind), 56)(), transform: "translate(10,8)", stroke: color, "stroke-width": 1.75, fill: filled ? color : "none"}));
   if (cross) parts.push(svg("path", {d: "M6,4L14,12M14,4L6,12", stroke: color, "stroke-width": 1.75}));
   if (square) parts.push(svg("rect", {x: 4, y: 2, width: 12, height: 12, rx: 2, fill: color}));
   if (line) {
     parts.push(svg("path", {d: "M0,8H20", stroke: color, "stroke-width": faint ? 3.5 : 2, "stroke-opacity": faint ? 0.35 : null, "stroke-dasharray": source ? SOURCES[source].dash : null}));
   }
   if (source) {
-    const {symbol, filled} = SOURCES[source];
+    const {symbol, filled: solid} = SOURCES[source];
     const shape = {
       circle: () => svg("circle", {cx: 10, cy: 8, r: 4}),
       diamond: () => svg("path", {d: "M10,2.5L15.5,8L10,13.5L4.5,8Z"}),
@@ -172,7 +194,7 @@ function swatch({color = "currentColor", source = null, line = false, faint = fa
     }[symbol]();
     shape.setAttribute("stroke", color);
     shape.setAttribute("stroke-width", "1.75");
-    shape.setAttribute("fill", filled ? color : "var(--surface)");
+    shape.setAttribute("fill", solid ? color : "var(--surface)");
     parts.push(shape);
   }
   return svg("svg", {width: 20, height: 16, viewBox: "0 0 20 16", "aria-hidden": "true"}, parts);
@@ -208,7 +230,8 @@ function batchTicks(values, most = 9) {
 
 /** A name and what tells it from others of that name, which is kept where the name has to be shortened. */
 function labelled(name, rest, most) {
-  return shortened(name, Math.max(8, most - rest.length)) + rest;
+  const kept = most - rest.length < 8 ? rest.replace(", hand-tuned)", ")") : rest;
+  return shortened(name, Math.max(8, most - kept.length)) + kept;
 }
 
 /** A text that fits a number of characters; the whole is in the table and in the tip. */

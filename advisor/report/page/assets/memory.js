@@ -76,20 +76,28 @@ function limitShown(study, amounts) {
   return study.limit != null && study.limit <= 3 * Math.max(...amounts, 0);
 }
 
+/** The name of a policy, its batch and its role above its picture: on one line, or below each other on a phone. */
+function titleLines({of, rest}, most, narrow) {
+  if (!narrow) return [labelled(of, rest, most)];
+  const batch = rest.replace(", ", "");
+  return [shortened(of, most), ...(batch.length > most ? batch.split(/ (?=\()/) : [batch])];
+}
+
 function timelineChart(study, followed, all, used, width) {
   const peak = Math.max(...followed.flatMap((line) => line.moments.map(total)));
   const limit = limitShown(study, [peak]);
   const [unit, name] = byteUnit(Math.max(peak, limit ? study.limit : 0));
   const narrow = width < 560;
-  const height = (narrow ? 204 : 220) + (limit ? 40 : 0);
+  const height = (narrow ? 176 : 206) + (limit ? 40 : 0);
   const charts = followed.map((line) => {
     const mine = all.filter((one) => one.line === line && used.some(([part]) => part === one.part));
     const ends = mine.filter((one) => one.at === line.moments.length - 1).map((one) => ({...one, at: line.moments.length}));
     const last = line.moments.length; // each moment lasts until the next
     const changes = line.moments.flatMap((moment, at) => (at === 0 || line.moments[at - 1].phase !== moment.phase ? [{at, phase: moment.phase}] : []));
     const top = line.moments.reduce((a, b) => (total(b) > total(a) ? b : a));
+    const title = titleLines(line, Math.floor(width / 7.8), narrow);
     return chart({
-      width, height, marginLeft: 56, marginRight: 20, marginTop: narrow ? 54 : 40, marginBottom: 30,
+      width, height: height + 14 * title.length, marginLeft: 56, marginRight: 20, marginTop: 26 + 14 * title.length, marginBottom: 30,
       x: {domain: [0, last], axis: null},
       y: {domain: [0, (limit ? Math.max(peak, study.limit) : peak) / unit], nice: true, grid: true, label: null, ticks: 4, tickFormat: (one) => `${tick(one)} ${one ? name : ""}`.trim()},
       color: {domain: used.map(([part]) => part), range: used.map(([, , color]) => color)},
@@ -100,8 +108,8 @@ function timelineChart(study, followed, all, used, width) {
         Plot.ruleY([0], {stroke: "var(--quiet)"}),
         limit && Plot.ruleY([study.limit / unit], {stroke: "currentColor", strokeWidth: 1.75}),
         limit && Plot.text([study.limit], {y: study.limit / unit, frameAnchor: "right", textAnchor: "end", dy: -8, text: () => "limit", fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
-        Plot.text([line], {frameAnchor: "top-left", text: (one) => (narrow ? `${shortened(one.of, Math.floor(width / 7.4))}\n${one.rest.replace(", ", "")}` : one.name), dy: narrow ? -44 : -30, dx: -50, fontWeight: 600, lineHeight: 1.25, textAnchor: "start"}),
-        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator && width >= 480 ? `, ${line.operator}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
+        Plot.text([line], {frameAnchor: "top-left", text: () => title.join("\n"), dy: -14 - 15 * title.length, dx: -50, fontWeight: 600, lineHeight: 1.25, textAnchor: "start"}),
+        Plot.text([top], {x: line.moments.indexOf(top) + 0.5, y: total(top) / unit, text: () => `peak ${bytes(total(top))}${line.operator && width >= 480 ? `, ${shortened(line.operator, 40)}` : ""}`, dy: -8, fill: "currentColor", stroke: "var(--surface)", strokeWidth: 3}),
         tips(line.moments.map((moment, at) => ({moment, at: at + 0.5})), {
           x: "at", y: (one) => total(one.moment) / unit, pointer: Plot.pointerX,
           title: (one) => [one.moment.phase, ...used.filter(([part]) => one.moment.parts[part]).map(([part, words]) => `${words} ${bytes(one.moment.parts[part])}`), `all ${bytes(total(one.moment))}`].filter(Boolean).join("\n"),

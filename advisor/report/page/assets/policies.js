@@ -3,7 +3,7 @@
 function policyTable(study) {
   const columns = policyColumns(study);
   const state = {column: columns[0], down: false, text: "", outcome: "", open: new Set()};
-  const body = el("tbody");
+  const body = tableElement("tbody");
   const count = el("p", {class: "quiet small", role: "status", "aria-live": "polite"});
   const headers = columns.map((column) => header(column, state, () => update()));
   const update = () => {
@@ -19,11 +19,13 @@ function policyTable(study) {
     el("p", {class: "lead small"}, "Measured, predicted or refused, each with its reason. Open one for its wrapper and what to run to measure exactly this policy, or to search its methods alone."),
     filters(study, state, update),
     count,
-    el(
-      "div",
-      {class: "scroll", tabindex: "0", role: "group", "aria-label": "Every policy"},
-      el("table", {}, el("caption", {class: "off-screen"}, "Every policy that was tried or considered"), el("thead", {}, el("tr", {}, headers)), body),
-    ),
+    fittedTable("Every policy", tableElement(
+      "table",
+      {},
+      el("caption", {class: "off-screen"}, "Every policy that was tried or considered"),
+      tableElement("thead", {}, tableElement("tr", {}, headers)),
+      body,
+    )),
   );
   update();
   return card;
@@ -76,7 +78,7 @@ function header(column, state, update) {
     state.column = column;
     update();
   });
-  const cell = el("th", {scope: "col", class: column.number && "number", "aria-sort": "none"}, button);
+  const cell = tableElement("th", {scope: "col", class: column.number && "number", "aria-sort": "none"}, button);
   new MutationObserver(() => {
     arrow.textContent = {ascending: "↑", descending: "↓"}[cell.getAttribute("aria-sort")] ?? "";
   }).observe(cell, {attributeFilter: ["aria-sort"]});
@@ -118,7 +120,7 @@ function filters(study, state, update) {
 function policyRow(policy, columns, state) {
   const detailId = `policy-${policy.id}`;
   const open = state.open.has(policy.id);
-  const detail = el("tr", {class: "detail", id: detailId, hidden: !open}, el("td", {colspan: columns.length}));
+  const detail = tableElement("tr", {class: "detail", id: detailId, hidden: !open}, tableElement("td", {colspan: columns.length}));
   const show = () => {
     if (!detail.firstChild.firstChild) detail.firstChild.append(policyDetail(policy));
   };
@@ -134,12 +136,14 @@ function policyRow(policy, columns, state) {
     }
   });
   const cells = columns.map((column) => {
-    if (column.name) return el("td", {class: "name"}, policy.roles.map((role) => el("span", {class: `tag ${role === "winner" ? "winner" : ""}`}, role)), toggle);
-    if (column.reason) return el("td", {class: policy.reason && "reason"}, policy.outcome, policy.reason ? el("span", {class: "quiet"}, `: ${shortened(policy.reason, 110)}`) : "");
+    if (column.name) return tableElement("td", {class: "name"}, policy.roles.map((role) => el("span", {class: `tag ${role === "winner" ? "winner" : ""}`}, role)), toggle);
+    if (column.reason) return tableElement("td", {class: policy.reason && "reason", "data-label": column.label}, policy.outcome, policy.reason ? el("span", {class: "quiet"}, `: ${shortened(policy.reason, 110)}`) : "");
     const value = column.value(policy);
-    return el("td", {class: column.number && "number"}, present(value) ? (column.show ? column.show(policy) : value) : "–");
+    const known = present(value);
+    const shown = known ? (column.show ? column.show(policy) : value) : "–";
+    return tableElement("td", {class: [column.number && "number", !known && "nothing"].filter(Boolean).join(" "), "data-label": column.label === "±" ? null : column.label}, shown);
   });
-  return [el("tr", {class: policy.roles.includes("winner") && "chosen"}, cells), detail];
+  return [tableElement("tr", {class: policy.roles.includes("winner") && "chosen"}, cells), detail];
 }
 
 function policyDetail(policy) {

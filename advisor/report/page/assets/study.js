@@ -11,7 +11,18 @@ function nameAmong(study, all) {
   const alike = all.filter((one) => one.name === study.name);
   if (alike.length === 1) return study.name;
   if (new Set(alike.map((one) => one.goal)).size === alike.length) return `${study.name}, ${study.goal}`;
-  return `${study.name} (${study.folder.split(/[\\/]/).at(-1) || study.id})`;
+  return `${study.name} (${folderAmong(study, alike)})`;
+}
+
+/** The end of a study's path that no other has: its folder, or more where those have one of the same name. */
+function folderAmong(study, all) {
+  const partsOf = (one) => one.folder.split(/[\\/]/).filter(Boolean);
+  const others = all.filter((one) => one !== study);
+  for (let count = 1; count <= partsOf(study).length; count += 1) {
+    const end = (one) => partsOf(one).slice(-count).join("/");
+    if (others.every((one) => end(one) !== end(study))) return end(study);
+  }
+  return study.id;
 }
 
 function readStudy(raw, version) {

@@ -78,9 +78,9 @@ function throughputChart(curves, points, width, most = null) {
     return {x: last.batch, y: last.rate, text: curve.label, color: curve.color};
   });
   const longest = Math.max(0, ...ends.map((one) => one.text.length));
+  const marginRight = Math.min(Math.max(narrow ? 84 : 110, longest * 6.6 + 4), 0.45 * width); // the inset is room, too
   return chart({
-    width, height: narrow ? 320 : 400,
-    marginLeft: 56, marginRight: Math.min(Math.max(narrow ? 84 : 110, longest * 6.6 + 4), 0.45 * width), // the inset is room, too
+    width, height: narrow ? 320 : 400, marginLeft: 56, marginRight,
     x: {type: "log", base: 2, ticks: batchTicks(points.map((one) => one.batch), narrow ? 6 : 10), tickFormat: (one) => String(one), label: "Micro-batch (samples) →", labelAnchor: "center", inset: 12},
     y: {domain: [0, most ?? highest(points)], nice: true, grid: true, label: "↑ Throughput (samples/s)", ticks: 6, tickFormat: tick},
     color: {type: "identity"},

@@ -19,6 +19,7 @@ function fiveDigits(value) {
 
 /** A number on an axis: no more digits than it needs. */
 function tick(value) {
+  if (value >= 1e6) return parameters(value);
   return Number(value.toPrecision(3)).toLocaleString("en-US", {maximumSignificantDigits: 3, useGrouping: true});
 }
 
