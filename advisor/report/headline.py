@@ -308,7 +308,7 @@ def _larger_batch(answer: Recommendation) -> Iterator[Line]:
     samples, baseline = answer.winner.policy.global_batch, answer.baseline
     if baseline is None or answer.growth is not None or samples <= (own := baseline.policy.global_batch):
         return
-    yield Line("batch", f"{samples} samples a step, not {own}: new learning rate, or --global-batch {own}")
+    yield Line("batch", f"{samples:,} samples a step, not {own:,}: new learning rate, or --global-batch {own}")
 
 
 def _confirmed_peak(answer: Recommendation) -> int:

@@ -38,7 +38,7 @@ __all__ = ["RankingTable", "not_measured_part", "not_measured_table", "refused_p
 _WIDE = 136
 """From this width on a policy and its measurements share a line."""
 
-_COLUMNS = {"#": 3, "samples/s": 13, "vs base": 8, "batch": 10, "peak": 9, "fidelity": 10, "loss drift": 11}
+_COLUMNS = {"#": 3, "samples/s": 13, "vs base": 8, "batch": 11, "peak": 9, "fidelity": 10, "loss drift": 11}
 """Widths in the narrow form, 64 in all."""
 
 

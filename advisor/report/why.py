@@ -27,6 +27,7 @@ from advisor.report.why_cheapest import explain_cheapest
 from advisor.report.why_larger import explain_size
 from advisor.report.wording import (
     baseline_words,
+    batch_words,
     early_words,
     gain_words,
     peak_words,
@@ -158,7 +159,7 @@ def _larger_batch(answer: Recommendation) -> str:
     if answer.baseline is None or samples <= (own := answer.baseline.policy.global_batch):
         return ""
     return (
-        f"A step has {samples} samples instead of {own}: choose a new learning rate (a summed loss grows with the "
+        f"A step has {samples:,} samples instead of {own:,}: choose a new learning rate (a summed loss grows with the "
         f"batch), or keep the step's size with --global-batch {own}."
     )
 
@@ -284,7 +285,8 @@ def _what_limits(answer: Recommendation, goal: Goal) -> str:
     if best is not None:
         change = _gain(best, winner, goal)
         word = "slower" if change < 0 else "faster"
-        return f"{peak}; at batch {best.policy.micro_batch} the same methods are {format_percent(abs(change))} {word}."
+        batch = batch_words(best.policy)
+        return f"{peak}; at batch {batch} the same methods are {format_percent(abs(change))} {word}."
     return f"{peak}: memory {'limits' if share >= _NEAR_LIMIT else 'does not limit'} the batch."
 
 

@@ -69,7 +69,7 @@ def time_sentence(step: PredictedStep, name: str) -> str:
     ]
     basis = "" if step.measured_rates else " at published peak rates"
     return (
-        f"Predicted{basis} from the work of its operators, {name} at batch {step.batch} spends {'; '.join(parts)}. "
+        f"Predicted{basis} from the work of its operators, {name} at batch {step.batch:,} spends {'; '.join(parts)}. "
         f"It makes {format_rate(step.intensity)} floating-point operations for each byte that it moves."
     )
 

@@ -89,7 +89,7 @@ def comparison_words(comparison: Comparison) -> str:
     beside = "plain training" if comparison.beside == "plain" else label_words(comparison.beside)
     return (
         f"{format_times(speedup.value)} {beside} in turn at "
-        f"batch {comparison.micro_batch} ({format_spread(speedup.relative_spread)}); {expected}"
+        f"batch {comparison.micro_batch:,} ({format_spread(speedup.relative_spread)}); {expected}"
     )
 
 
@@ -119,7 +119,7 @@ def peak_words(candidate: Candidate, goal: Goal) -> str:
 def batch_words(policy: Policy) -> str:
     """``"16"``, or ``"16 x 4"``: micro-batch x accumulation steps."""
     steps = policy.accumulation_steps
-    return f"{policy.micro_batch}" if steps == 1 else f"{policy.micro_batch} x {steps}"
+    return f"{policy.micro_batch:,}" if steps == 1 else f"{policy.micro_batch:,} x {steps}"
 
 
 def training_words(candidate: Candidate) -> str:

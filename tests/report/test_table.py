@@ -147,7 +147,7 @@ def test_a_full_policy_at_80_columns_stays_whole() -> None:
     worst = measured(1234.5, ADAM, BF16, CHECKPOINT, CHUNKED, IN_BACKWARD, micro_batch=1024, accumulation_steps=16)
     answer = msgspec.structs.replace(recommendation(), ranking=(worst, baseline(1)), winner=worst, baseline=baseline(1))
     text = shown(RankingTable(answer, goal()))
-    for method in ("adam_8bit", "precision bf16", "chunked_cross_entropy chunks=8", "1024 x 16", format_bytes(2**32)):
+    for method in ("adam_8bit", "precision bf16", "chunked_cross_entropy chunks=8", "1,024 x 16", format_bytes(2**32)):
         assert method in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
