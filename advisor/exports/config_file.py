@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -90,8 +91,9 @@ def patched_file(path: Path, export: Export) -> Patched:
             "Leave --into out, and append what is printed to its command."
         )
     if not path.is_file():
+        why = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not"
         raise OptionError(
-            f"--into must name a file that exists, but {shown(path)} does not. Leave --into out and redirect what is "
+            f"--into must name a file that exists, but {shown(path)} {why}. Leave --into out and redirect what is "
             "printed: > FILE."
         )
     kind = _format_of(path, export.target)
@@ -194,6 +196,8 @@ def _is_alike(found: Any, wanted: Any) -> bool:
         return found.keys() == wanted.keys() and all(_is_alike(one, wanted[key]) for key, one in found.items())
     if isinstance(found, list) and isinstance(wanted, list):
         return len(found) == len(wanted) and all(map(_is_alike, found, wanted))
+    if isinstance(found, float) and isinstance(wanted, float) and math.isnan(found) and math.isnan(wanted):
+        return True
     return is_same(found, wanted)
 
 

@@ -215,3 +215,30 @@ def test_a_key_that_looks_misspelled_is_pointed_out(tmp_path: Path) -> None:
     path.write_text("activation_checkpoint: true\nper_device_eval_batch_size: 3\nadam_beta1: 0.9\n")
     patched = patched_file(path, export_policy(file_of(), get_target("hf")))
     assert patched.misspelled == {"activation_checkpoint": "activation_checkpointing"}
+
+
+def test_adapters_that_the_policy_has_not_stay_and_are_named(tmp_path: Path) -> None:
+    own = "adapter: qlora\nload_in_4bit: true\nlora_r: 16\nlora_dropout:\n"
+    _, words = into(own, "axolotl", tmp_path, use("precision", dtype="bf16"))
+    stays = "stays (the policy decides nothing here, and was not measured with it)"
+    assert {f"adapter: qlora {stays}", f"load_in_4bit: true {stays}", f"lora_r: 16 {stays}"} <= set(words)
+    assert not any(word.startswith("lora_dropout") for word in words)
+    _, words = into(own, "axolotl", tmp_path, use("lora", rank=8))
+    assert not any(word.startswith("adapter: qlora stays") for word in words)
+
+
+def test_a_text_that_looks_like_a_number_is_told_from_one(tmp_path: Path) -> None:
+    text, words = into('per_device_train_batch_size: "4"\nbf16: "true"\n', "hf", tmp_path)
+    assert 'per_device_train_batch_size: "4" -> 4' in words
+    assert 'bf16: "true" -> false' in words
+    assert yaml.safe_load(text)["per_device_train_batch_size"] == 4
+
+
+def test_a_value_that_equals_nothing_stays(tmp_path: Path) -> None:
+    text, _ = into("logging_nan: .nan\n", "hf", tmp_path)
+    assert "logging_nan: .nan\n" in text
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"--into must name a file that exists, but .* is a folder\. Leave"):
+        patched_file(tmp_path, export_policy(file_of(), get_target("hf")))
