@@ -11,6 +11,7 @@ import torch
 from advisor.integrations.peft import save_adapters
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
 from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.training.plain_saving import plain_module_names
 from advisor.training.replaced_attribute import replace_attribute
 
 __all__ = ["AttachedTrainer"]
@@ -103,13 +104,15 @@ class AttachedTrainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load plain weights, and what methods added to them."""
         if not self._load(resume_from_checkpoint):
-            self._usual["_load_from_checkpoint"](resume_from_checkpoint, model)
+            with plain_module_names(self._training.model):
+                self._usual["_load_from_checkpoint"](resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
         """Load the best model as any other checkpoint."""
         best = self._trainer.state.best_model_checkpoint
         if best is None or not self._load(best):
-            self._usual["_load_best_model"]()
+            with plain_module_names(self._training.model):
+                self._usual["_load_best_model"]()
 
     def _load(self, folder: str) -> bool:
         """Whether a checkpoint has a whole model, which is then loaded."""
