@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from advisor.errors import PolicyError, WorkloadError
 from advisor.integrations.peft import save_adapters
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
 from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.training.batch.tree import sample_count
 from advisor.training.plain_saving import plain_module_names
 from advisor.training.replaced_attribute import replace_attribute
 
@@ -18,6 +21,7 @@ __all__ = ["AttachedTrainer"]
 
 _REPLACED = (
     "compute_loss",
+    "get_train_dataloader",
     "get_batch_samples",
     "prediction_step",
     "_save",
@@ -45,6 +49,7 @@ class AttachedTrainer:
         self._loop = loop
         self._require_unchanged = require_unchanged
         self._training = loop.training
+        self._micro_batch: int = trainer.args.per_device_train_batch_size
         self._usual: dict[str, Callable[..., Any]] = {name: getattr(trainer, name) for name in _REPLACED}
 
     def install(self) -> None:
@@ -54,6 +59,29 @@ class AttachedTrainer:
         # A loss comes with its share of the step.
         replace_attribute(self._training, self._trainer, "loss_is_scaled_for_ga", True)
         self._trainer.optimizer = self._loop.optimizer
+
+    def get_train_dataloader(self) -> Any:
+        """The trainer's loader, also one of its subclass, if its batches are those of the policy.
+
+        Raises:
+            PolicyError: They are others, or the trainer was changed since.
+        """
+        self._require_unchanged()
+        loader = self._usual["get_train_dataloader"]()
+        sampler = getattr(loader, "batch_sampler", None)
+        sizes = (getattr(one, "batch_size", None) for one in (sampler, loader))
+        self._require_batch(next((size for size in sizes if isinstance(size, int)), None))
+        return loader
+
+    def _require_batch(self, size: int | None, *, most: bool = False) -> None:
+        wanted = self._micro_batch
+        if size is None or size == wanted or (most and size < wanted):
+            return
+        raise PolicyError(
+            f"The loader of {type(self._trainer).__name__} must give batches of micro_batch: {wanted} samples, as the "
+            f"policy was measured, but its batches have {size}. Give it batch_size=self._train_batch_size, which "
+            "attach has set."
+        )
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """Take the micro-batches of the next step, and weigh them.
@@ -65,6 +93,9 @@ class AttachedTrainer:
         self._require_unchanged()
         micro_batches, count = self._usual["get_batch_samples"](*args, **kwargs)
         if micro_batches:
+            for micro_batch in micro_batches:
+                with contextlib.suppress(WorkloadError):  # It is not known where the samples are.
+                    self._require_batch(sample_count(micro_batch, self._training.sample_dims), most=True)
             self._loop.begin(micro_batches)
         return micro_batches, count
 
