@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,7 @@ class AttachedTrainer:
         self._require_unchanged = require_unchanged
         self._training = loop.training
         self._micro_batch: int = trainer.args.per_device_train_batch_size
+        self._loader_tells_size = False
         self._usual: dict[str, Callable[..., Any]] = {name: getattr(trainer, name) for name in _REPLACED}
 
     def install(self) -> None:
@@ -70,17 +70,26 @@ class AttachedTrainer:
         loader = self._usual["get_train_dataloader"]()
         sampler = getattr(loader, "batch_sampler", None)
         sizes = (getattr(one, "batch_size", None) for one in (sampler, loader))
-        self._require_batch(next((size for size in sizes if isinstance(size, int)), None))
+        size = next((size for size in sizes if isinstance(size, int)), None)
+        self._loader_tells_size = size is not None
+        if size not in (None, self._micro_batch):
+            raise self._other_size(size)
         return loader
 
-    def _require_batch(self, size: int | None, *, most: bool = False) -> None:
-        wanted = self._micro_batch
-        if size is None or size == wanted or (most and size < wanted):
+    def _require_small(self, micro_batch: Any) -> None:
+        """Of a loader that says no size: a collator may make several rows of each sample, as for preferences."""
+        try:
+            size = sample_count(micro_batch, self._training.sample_dims)
+        except WorkloadError:  # It is not known where the samples are.
             return
-        raise PolicyError(
-            f"The loader of {type(self._trainer).__name__} must give batches of micro_batch: {wanted} samples, as the "
-            f"policy was measured, but its batches have {size}. Give it batch_size=self._train_batch_size, which "
-            "attach has set."
+        if size > self._micro_batch:
+            raise self._other_size(size)
+
+    def _other_size(self, size: int) -> PolicyError:
+        return PolicyError(
+            f"The loader of {type(self._trainer).__name__} must give batches of micro_batch: {self._micro_batch} "
+            f"samples, as the policy was measured, but its batches have {size}. Give it "
+            "batch_size=self._train_batch_size, which attach has set."
         )
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
@@ -93,9 +102,8 @@ class AttachedTrainer:
         self._require_unchanged()
         micro_batches, count = self._usual["get_batch_samples"](*args, **kwargs)
         if micro_batches:
-            for micro_batch in micro_batches:
-                with contextlib.suppress(WorkloadError):  # It is not known where the samples are.
-                    self._require_batch(sample_count(micro_batch, self._training.sample_dims), most=True)
+            for micro_batch in () if self._loader_tells_size else micro_batches:
+                self._require_small(micro_batch)
             self._loop.begin(micro_batches)
         return micro_batches, count
 

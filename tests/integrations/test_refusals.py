@@ -104,6 +104,15 @@ def test_a_batch_that_is_larger_than_the_policys_is_refused(tmp_path: Path) -> N
         own.train()
 
 
+def test_a_collator_may_make_several_rows_of_each_sample(tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1)
+    usual = own.data_collator
+    own.data_collator = lambda samples: usual([*samples, *samples])  # chosen and rejected
+    hf.attach(own, PLAIN)
+    own.train()
+    assert own.state.global_step == 2
+
+
 def test_an_accumulation_that_a_callback_changes_between_two_steps_is_refused(tmp_path: Path) -> None:
     class Grow(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
