@@ -364,3 +364,11 @@ def test_each_outcome_has_a_reason_or_works() -> None:
     outcomes = support.outcomes()
     assert len(outcomes) == len(CATALOGUE) * len(support.TRAINERS)
     assert all(reason == "" or "; " in reason for reason in outcomes.values()), "a reason and a fix"
+
+
+def test_a_loss_that_is_not_scaled_is_refused() -> None:
+    policy = policy_of(use("precision", dtype="fp16"), accumulation_steps=1)
+    prepared = accelerate.prepare(model(1), policy, accelerator=Accelerator(cpu=True), build_optimizer=adamw)
+    prepared.forward(batch(0)).backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(MethodRefusedError, match=r"call accelerator\.backward\(loss\), not loss\.backward\(\)"):
+        prepared.optimizer.step()
