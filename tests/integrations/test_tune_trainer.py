@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,24 @@ def test_a_model_with_a_forward_that_cannot_be_imported_is_refused(asked: Asked,
     with pytest.raises(WorkloadError, match=r"the model is not: .*patch_forward\.<locals>\.forward is defined inside"):
         advisor.tune_trainer(trainer)
     assert asked.options == {}
+
+
+def test_what_stands_below_the_guard_of_a_program_is_told_to_be_moved(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = "from tests.integrations.trainers import padded\n\ndef collate(samples):\n    return padded(samples)\n"
+    program = tmp_path / "train.py"
+    program.write_text(f"if __name__ == '__main__':\n    {below.replace(chr(10), chr(10) + '    ')}")
+    main = types.ModuleType("__main__")
+    main.__file__ = str(program)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(below, vars(main))
+    advisor.tune_trainer(trainer_of(tmp_path, data_collator=main.collate))
+    workload = asked.workload()
+    with pytest.raises(
+        WorkloadError, match=r"collate is not defined when .*train\.py is imported\. Define it at the top"
+    ):
+        workload.make_batch(2)
 
 
 def test_what_the_trainer_does_itself_is_the_baseline(asked: Asked, tmp_path: Path) -> None:
