@@ -29,6 +29,7 @@ __all__ = ["Document", "put"]
 
 _AUTO = "auto"
 _OFF = ("no", "NO", "none")
+_FALSE = ("false", *_OFF)
 _OWN_FORMATS = ("bf16.enabled", "fp16.enabled", "optimizer.type")
 _SHORT = {"bf16": "bfloat16", "fp16": "float16"}
 _SAME_OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit", "adamw_hf": "adamw_torch"}
@@ -71,6 +72,9 @@ class Document:
         filled = _without_auto(copy.deepcopy(self._given), automatic)
         if "bf16" in automatic:
             self.notes.append("bf16: auto is measured as bf16")
+        if filled.get("bf16") == "full":  # axolotl's weights of 16 bits without autocast
+            self.notes.append("bf16: full is measured as bf16: weights in float32 beside it")
+            filled["bf16"] = True
         self.automatic = [key for key in automatic if key != "bf16"]
         for old, new in self._target.older.items():
             value = value_at(filled, old)
@@ -85,7 +89,7 @@ class Document:
             if sharded or not key.startswith("fsdp"):
                 put(filled, key, value)
         for key in ("gradient_checkpointing", "activation_checkpointing", "fsdp"):
-            if isinstance(filled.get(key), str | list) and filled[key]:
+            if isinstance(filled.get(key), str | list) and filled[key] and str(filled[key]).lower() not in _FALSE:
                 if "checkpointing" in key:
                     self.notes.append(f"{key}: {quoted(filled[key])}: measured as plain recomputation of every block")
                 filled[key] = True
@@ -269,7 +273,7 @@ class Document:
         for key in target.written:
             value = value_at(self._given, key)
             known = {*_SAME_OPTIMIZERS, *_NEAR_OPTIMIZERS} if key == self._trainer.optimizer else set()
-            off = value is MISSING or value in (False, None, *_OFF) or is_same(value, target.plain.get(key))
+            off = value is MISSING or value in (False, None, *_FALSE) or is_same(value, target.plain.get(key))
             if not off and value != _AUTO and key not in used and value not in known:
                 yield key, value
 

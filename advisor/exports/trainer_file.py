@@ -19,7 +19,7 @@ from advisor.methods.compose import conflict_between
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
-from advisor.text.printable import shown
+from advisor.text.printable import quoted, shown
 from advisor.text.yaml_file import read_yaml
 from advisor.workload.workload import Stated
 
@@ -129,8 +129,13 @@ def _inside(document: Document, path: Path) -> list[Document]:
         return []
     where = document.where
     if isinstance(inside, str):
-        beside = path.parent / inside
-        inside, where = _content(beside if beside.exists() else Path(inside)), shown(inside)
+        found = next((one for one in (path.parent / inside, Path(inside)) if one.is_file()), None)
+        if found is None:
+            raise OptionError(
+                f"The DeepSpeed configuration that {where} names must be there, but {quoted(inside)} is neither beside "
+                "it nor in the current folder. Run where you train, or write the whole path."
+            )
+        inside, where = _content(found), shown(inside)
     return [Document(inside, next(one for one in FORMATS if one.target is DEEPSPEED), where)]
 
 

@@ -230,3 +230,15 @@ def test_deepspeeds_third_number_follows_from_the_other_two(gpu_count: int, accu
     own = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}
     policy = read(tmp_path, json.dumps(own), "ds.json", gpu_count=gpu_count).baseline.policy
     assert (policy.micro_batch, policy.accumulation_steps) == (4, accumulation)
+
+
+def test_training_in_bfloat16_alone_is_measured_as_the_nearest_and_said(tmp_path: Path) -> None:
+    file = read(tmp_path, "base_model: org/model\nbf16: full\noptimizer: adamw_torch\n")
+    assert methods_of(file) == (use("precision", dtype="bf16"),)
+    assert "bf16: full is measured as bf16" in notes_of(file)
+
+
+def test_a_text_that_says_no_is_no_recomputation(tmp_path: Path) -> None:
+    own = "base_model: org/model\noptimizer: adamw_torch\ngradient_checkpointing: "
+    assert methods_of(read(tmp_path, f'{own}"false"\n')) == ()
+    assert methods_of(read(tmp_path, f"{own}unsloth\n")) == (use("checkpoint", every=1),)
