@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -14,6 +15,7 @@ from advisor.exports.config_file import patched_file
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting, use
+from advisor.policy.fingerprints import Fingerprints
 from tests.exports.policies import file_of
 
 AXOLOTL = """\
@@ -121,6 +123,16 @@ def test_clipping_stays_the_users_unless_it_is_given(tmp_path: Path) -> None:
     assert yaml.safe_load(text)["max_grad_norm"] == 0.5
     text, _ = into(text, "hf", tmp_path, norm=1.0)
     assert yaml.safe_load(text)["max_grad_norm"] == 1.0
+
+
+def test_clipping_is_what_the_policy_was_measured_with_where_the_file_says_nothing(tmp_path: Path) -> None:
+    here = Fingerprints(workload={}, hardware={}, versions={}, request="", asked={"max_grad_norm": 1.0})
+    file = msgspec.structs.replace(file_of(), fingerprints=here)
+    path = tmp_path / "config.yaml"
+    for before, given, after in (("", None, 1.0), ("max_grad_norm: 0.3\n", None, 0.3), ("", 0.5, 0.5), ("", 0.0, 0.0)):
+        path.write_text(f"seed: 1\n{before}")
+        patched_file(path, export_policy(file, get_target("hf"), max_grad_norm=given)).write()
+        assert yaml.safe_load(path.read_text())["max_grad_norm"] == after
 
 
 def test_json_keeps_its_order_and_indentation(tmp_path: Path) -> None:
