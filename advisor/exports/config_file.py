@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -20,7 +21,7 @@ from advisor.exports.installed_keys import Strange, installed_keys, other_keys
 from advisor.exports.patching import Change, changes_for, misspelled
 from advisor.exports.reading import MISSING, each_once, is_same
 from advisor.exports.rules import Format, Status, Target
-from advisor.exports.yaml_text import changed_yaml, has_shared_values, repeated_key
+from advisor.exports.yaml_text import changed_json, changed_yaml, has_shared_values, repeated_key
 from advisor.files import write_whole
 from advisor.text.printable import printable, quoted, shown
 from advisor.text.yaml_file import read_yaml
@@ -221,6 +222,11 @@ def _applied(document: dict[str, Any], changes: list[Change]) -> dict[str, Any]:
 
 def _changed_json(text: str, document: dict[str, Any], changes: list[Change]) -> str:
     document = _applied(document, changes)
+    # In its place, so that numbers and lists stay as they are written; otherwise all of it is written anew.
+    with contextlib.suppress(yaml.YAMLError, ValueError):
+        changed = changed_json(text, changes)
+        if _is_alike(json.loads(changed, object_pairs_hook=each_once), document):
+            return changed
     indent = re.search(r"\n([ \t]+)\S", text)
     return (
         json.dumps(document, indent=indent[1] if indent else None, ensure_ascii=text.isascii())

@@ -145,6 +145,45 @@ def test_json_keeps_its_order_and_indentation(tmp_path: Path) -> None:
     assert text.startswith('{\n    "steps_per_print": 10,\n    "bf16": {\n        "enabled": false\n')
 
 
+OWN_JSON = """\
+{
+    "zero_optimization": {
+        "reduce_bucket_size": 5e8, "stage": 2,
+        "offload_optimizer": {"device": "cpu", "pin_memory": true}
+    },
+    "optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95], "lr": 1E-4}},
+    "train_batch_size": "auto"
+}
+"""
+
+
+def test_numbers_and_lists_of_a_json_stay_as_they_are_written(tmp_path: Path) -> None:
+    text, _ = into(OWN_JSON, "deepspeed", tmp_path, use("precision", dtype="bf16"))
+    kept = OWN_JSON.replace('"stage": 2', '"stage": 0').replace('"device": "cpu", ', "").replace('"auto"', "8")
+    assert text.startswith(kept.removesuffix("\n}\n"))
+    assert json.loads(text)["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
+    assert json.loads(text)["zero_optimization"]["offload_optimizer"] == {"pin_memory": True}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        OWN_JSON.replace("    ", "\t"),
+        OWN_JSON.replace('"device": "cpu", "pin_memory": true', '\n"pin_memory": true,\n"device": "cpu"\n'),
+        json.dumps(json.loads(OWN_JSON)),
+        "{}",
+    ],
+    ids=["tabs", "the last entry goes", "one line", "empty"],
+)
+def test_whatever_a_json_looks_like_it_says_what_is_meant(before: str, tmp_path: Path) -> None:
+    text, _ = into(before, "deepspeed", tmp_path, use("precision", dtype="bf16"))
+    found, own = json.loads(text), json.loads(before)
+    assert found["train_micro_batch_size_per_gpu"] == 4
+    assert found["zero_optimization"]["stage"] == 0
+    assert "device" not in found["zero_optimization"].get("offload_optimizer", {})
+    assert found.get("optimizer") == own.get("optimizer")
+
+
 def test_a_word_and_a_mapping_take_each_others_place(tmp_path: Path) -> None:
     ddp = use("ddp", bucket_views=True, static_graph=False)
     text, _ = into("trainer:\n  strategy: ddp  # ours\n  max_epochs: 3\nmodel: x\n", "lightning", tmp_path, ddp)
