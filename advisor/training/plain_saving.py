@@ -34,7 +34,7 @@ def save_as_plain(training: Training) -> None:
     for name, module in list(training.model.named_modules()):
         if callable(getattr(type(module), "save_pretrained", None)) and "save_pretrained" not in vars(module):
             (plain_name,) = plain_names({name: None})
-            saving: Any = _PlainSaving(training.model, module, plain_name, parts, divided=bool(training.cuts))
+            saving: Any = _PlainSaving(module, plain_name, parts, divided=bool(training.cuts))
             module.save_pretrained = saving  # Any, as to type checkers an attribute of a module is a module.
 
 
@@ -55,17 +55,13 @@ class _PlainSaving:
     """Stands for a module's ``save_pretrained``. A class, so that a model that has it can be copied and pickled.
 
     Args:
-        root: The whole model.
-        module: The module.
+        module: The module. The whole model is not held: a copy of a part would come with a copy of all.
         name: Its plain name in the model; empty for the model itself.
         parts: What makes the model's state that of a plain model, in the order in which methods were applied.
         divided: Whether each process has a part of the model.
     """
 
-    def __init__(
-        self, root: nn.Module, module: nn.Module, name: str, parts: Sequence[StatePart], *, divided: bool
-    ) -> None:
-        self._root = root
+    def __init__(self, module: nn.Module, name: str, parts: Sequence[StatePart], *, divided: bool) -> None:
         self._module = module
         self._name = name
         self._parts = parts
@@ -87,20 +83,19 @@ class _PlainSaving:
         Raises:
             PolicyError: No process has all of it.
         """
-        if self._divided or any(isinstance(one, DTensor) for one in self._root.parameters()):
+        if self._divided or any(isinstance(one, DTensor) for one in self._module.parameters()):
             raise PolicyError(
                 "A model that is divided among processes must be saved with a state that all of them have put "
                 'together, but save_pretrained was called without one. Call state = training.state_dict()["model"] in '
                 "every process, and model.save_pretrained(folder, state_dict=state) in the first."
             )
-        state = plain_names(self._root.state_dict())
+        above = f"{self._name}." if self._name else ""
+        state = plain_names(self._module.state_dict(prefix=above))
         for part in reversed(self._parts):
             state = part.to_plain(state)
-        above = f"{self._name}." if self._name else ""
-        return {name.removeprefix(above): value for name, value in state.items() if name.startswith(above)}
+        return {name.removeprefix(above): value for name, value in state.items()}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """For a copy of the model, such as an average of its weights: it saves its own."""
         module = copy.deepcopy(self._module, memo)  # being copied: from the memo
-        root = copy.deepcopy(self._root, memo)
-        return type(self)(root, module, self._name, copy.deepcopy(self._parts, memo), divided=self._divided)
+        return type(self)(module, self._name, copy.deepcopy(self._parts, memo), divided=self._divided)

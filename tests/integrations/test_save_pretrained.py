@@ -133,6 +133,36 @@ def test_a_copy_saves_its_own_weights(tmp_path: Path) -> None:
     training.close()
 
 
+def test_a_copy_of_a_part_saves_its_own_weights_and_copies_nothing_else(tmp_path: Path) -> None:
+    own: Any = torch.nn.Module()
+    own.inside = model()
+    own.rest = NotCopied()
+    policy = policy_of(use("lora", rank=8), use("checkpoint", every=1))
+    training = apply_policy(
+        policy, own, device="cpu", build_optimizer=adamw, compute_loss=lambda own, batch: own.inside(**batch).loss
+    )
+    training.step(batch(0))
+    average = copy.deepcopy(own.inside)
+    before = training.state_dict()["model"]
+    training.step(batch(1))
+    average.save_pretrained(tmp_path / "before")
+    same(plain_in(tmp_path / "before"), inside(before))
+    own.inside.save_pretrained(tmp_path / "after")
+    same(plain_in(tmp_path / "after"), inside(training.state_dict()["model"]))
+    training.close()
+
+
+class NotCopied:
+    """As a trainer that a module holds."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError("it is copied")
+
+
+def inside(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("inside."): value for name, value in state.items()}
+
+
 def test_a_model_that_was_pickled_saves_its_own_weights(tmp_path: Path) -> None:
     own, training = trained((use("lora", rank=8),))
     training.close()
