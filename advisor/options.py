@@ -292,7 +292,12 @@ EXPORT = (
                 choices=("hf", "accelerate", "deepspeed", "lightning", "torchtitan", "axolotl", "llamafactory"),
             ),
             Option("--into", "FILE", "change this configuration; its comments, order and other keys stay", "path"),
-            Option("--max-grad-norm", "X", "clip gradients to this norm (default: do not, or as FILE does)", "number"),
+            Option(
+                "--max-grad-norm",
+                "X",
+                "clip gradients to this norm (default: as FILE does, or the training that was measured)",
+                "number",
+            ),
             Option("--strict", "", "change and print nothing unless the whole policy is exported", "switch"),
             _JSON,
         ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from advisor.exports.installed_keys import Strange, installed_keys, other_keys
 from advisor.exports.patching import Change, changes_for, misspelled
 from advisor.exports.reading import MISSING, each_once, is_same
 from advisor.exports.rules import Format, Status, Target
-from advisor.exports.yaml_text import changed_yaml, has_shared_values, repeated_key
+from advisor.exports.yaml_text import changed_json, changed_yaml, has_shared_values, repeated_key
 from advisor.files import write_whole
 from advisor.text.printable import printable, quoted, shown
 from advisor.text.yaml_file import read_yaml
@@ -90,8 +92,9 @@ def patched_file(path: Path, export: Export) -> Patched:
             "Leave --into out, and append what is printed to its command."
         )
     if not path.is_file():
+        why = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not"
         raise OptionError(
-            f"--into must name a file that exists, but {shown(path)} does not. Leave --into out and redirect what is "
+            f"--into must name a file that exists, but {shown(path)} {why}. Leave --into out and redirect what is "
             "printed: > FILE."
         )
     kind = _format_of(path, export.target)
@@ -194,6 +197,8 @@ def _is_alike(found: Any, wanted: Any) -> bool:
         return found.keys() == wanted.keys() and all(_is_alike(one, wanted[key]) for key, one in found.items())
     if isinstance(found, list) and isinstance(wanted, list):
         return len(found) == len(wanted) and all(map(_is_alike, found, wanted))
+    if isinstance(found, float) and isinstance(wanted, float) and math.isnan(found) and math.isnan(wanted):
+        return True
     return is_same(found, wanted)
 
 
@@ -217,6 +222,11 @@ def _applied(document: dict[str, Any], changes: list[Change]) -> dict[str, Any]:
 
 def _changed_json(text: str, document: dict[str, Any], changes: list[Change]) -> str:
     document = _applied(document, changes)
+    # In its place, so that numbers and lists stay as they are written; otherwise all of it is written anew.
+    with contextlib.suppress(yaml.YAMLError, ValueError):
+        changed = changed_json(text, changes)
+        if _is_alike(json.loads(changed, object_pairs_hook=each_once), document):
+            return changed
     indent = re.search(r"\n([ \t]+)\S", text)
     return (
         json.dumps(document, indent=indent[1] if indent else None, ensure_ascii=text.isascii())

@@ -75,7 +75,8 @@ def export_policy(file: PolicyFile, target: Target, *, max_grad_norm: float | No
     Args:
         file: The policy, and where it was measured.
         target: The trainer.
-        max_grad_norm: The norm to which gradients are clipped; ``None`` if the policy was measured without.
+        max_grad_norm: The norm to which gradients are clipped; default: what the policy states that it was measured
+            with, or none. A file of the user's keeps its own then.
 
     Raises:
         OptionError: The norm is no norm.
@@ -151,11 +152,17 @@ def _quantities(file: PolicyFile, max_grad_norm: float | None) -> dict[str, Any]
         "global_batch": policy.global_batch,
         "tensor": policy.axes.tensor,
         "pipeline": policy.axes.pipeline,
-        "max_grad_norm": 0.0 if max_grad_norm is None else max_grad_norm,
+        "max_grad_norm": _norm_then(file) if max_grad_norm is None else max_grad_norm,
     }
     if file.fingerprints is not None and "kind" in file.fingerprints.hardware:
         values["device"] = file.fingerprints.hardware["kind"]
     return values
+
+
+def _norm_then(file: PolicyFile) -> float:
+    """The norm that the request stated, as the configuration of a trainer does; 0 where it stated none."""
+    norm = None if file.fingerprints is None else file.fingerprints.asked.get("max_grad_norm")
+    return float(norm) if isinstance(norm, int | float) else 0.0
 
 
 def _line(rule: Rule, what: str, values: Mapping[str, Any], *, decided: bool = True) -> Line:

@@ -171,6 +171,8 @@ HF = Target(
         "read it with HfArgumentParser(TrainingArguments).parse_yaml_file, or TrainingArguments(**mapping)",
         "of a language model whose class is not named ...ForCausalLM, such as GPT2LMHeadModel, the Trainer also counts "
         'the first label of each row, which none predicts: model.loss_type = "ForCausalLM" makes its loss a mean again',
+        "with accumulation, of a model whose own loss does not divide by all targets of a step (most classifiers), the "
+        "Trainer adds up the losses of micro-batches: trainer.model_accepts_loss_kwargs = False makes them a mean",
     ),
 )
 

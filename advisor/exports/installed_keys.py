@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from advisor.exports.patching import strange_keys
 from advisor.exports.reading import value_at
 from advisor.exports.rules import Schema, Target
 
-__all__ = ["Strange", "installed_keys", "other_keys"]
+__all__ = ["Strange", "absent_keys", "installed_keys", "other_keys"]
 
 
 class Strange(NamedTuple):
@@ -42,6 +42,24 @@ def other_keys(document: Mapping[str, Any], target: Target) -> Strange:
         else:
             unchecked += keys
     return Strange(unknown=tuple(unknown), unchecked=tuple(unchecked))
+
+
+def absent_keys(written: Iterable[str], target: Target) -> dict[str, str]:
+    """Keys that an export writes and the installed trainer, of another version, does not have.
+
+    Returns:
+        Dotted key -> its former name, empty if it has none.
+    """
+    former = {new: old for old, new in target.older.items()}
+    found: dict[str, str] = {}
+    for section in (*target.sections, *target.nested):
+        above = f"{section}." if section else ""
+        known = installed_keys(target, section)
+        for key in written:
+            name = key.removeprefix(above).partition(".")[0]
+            if known and key.startswith(above) and name not in known:
+                found[f"{above}{name}"] = former.get(f"{above}{name}", "")
+    return found
 
 
 def installed_keys(target: Target, section: str = "") -> frozenset[str]:

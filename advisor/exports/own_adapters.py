@@ -30,6 +30,8 @@ def with_known_adapter(document: dict[str, Any], target: Target, notes: list[str
         if document[told] not in ("full", "", False):
             notes.append(f"{told}: {quoted(document[told])} is said by no method: all weights are measured as trained")
         return
+    if (bits := document.get("quantization_bit")) not in (None, 4):
+        notes.append(f"quantization_bit: {quoted(bits)} is not measured: the frozen weights stay as they are")
     four_bits = document[told] == "qlora" or document.get("quantization_bit") == 4
     rules = [rule for rule in target.rules if rule.of == ("qlora" if four_bits else "lora") and rule.keys]
     rank_key = next((key for rule in rules for key, value in rule.keys.items() if value == Given("rank")), "")

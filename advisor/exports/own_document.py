@@ -12,8 +12,10 @@ from advisor.exports.accelerate_keys import ACCELERATE
 from advisor.exports.config_file import installed_version
 from advisor.exports.deepspeed_keys import DEEPSPEED
 from advisor.exports.export import QUANTITIES
+from advisor.exports.hf_keys import HF
 from advisor.exports.installed_keys import other_keys
 from advisor.exports.own_adapters import with_known_adapter
+from advisor.exports.own_sharding import with_known_sharding
 from advisor.exports.patching import misspelled
 from advisor.exports.reading import MISSING, is_same, settings_in, value_at
 from advisor.exports.rules import Given, Rule, Status
@@ -27,6 +29,7 @@ __all__ = ["Document", "put"]
 
 _AUTO = "auto"
 _OFF = ("no", "NO", "none")
+_FALSE = ("false", *_OFF)
 _OWN_FORMATS = ("bf16.enabled", "fp16.enabled", "optimizer.type")
 _SHORT = {"bf16": "bfloat16", "fp16": "float16"}
 _SAME_OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit", "adamw_hf": "adamw_torch"}
@@ -58,6 +61,7 @@ class Document:
         self.where = where
         self.notes: list[str] = []
         self.automatic: list[str] = []
+        self._told: set[str] = set()  # keys of which a note says more
         self._filled = self._with_defaults()
         self._found: tuple[MethodSetting, ...] = ()
 
@@ -68,11 +72,15 @@ class Document:
         filled = _without_auto(copy.deepcopy(self._given), automatic)
         if "bf16" in automatic:
             self.notes.append("bf16: auto is measured as bf16")
+        if filled.get("bf16") == "full":  # axolotl's weights of 16 bits without autocast
+            self.notes.append("bf16: full is measured as bf16: weights in float32 beside it")
+            filled["bf16"] = True
         self.automatic = [key for key in automatic if key != "bf16"]
         for old, new in self._target.older.items():
             value = value_at(filled, old)
             if value is not MISSING and value_at(filled, new) is MISSING and _fits(value, self._target.plain.get(new)):
                 put(filled, new, value)
+        with_known_sharding(filled, self._target, self.notes)
         sharded = any(key.startswith("fsdp") for key in filled) or filled.get("distributed_type") == "FSDP"
         for key, value in self._trainer.defaults.items():
             if value_at(filled, key) is MISSING and (sharded or not key.startswith("fsdp")):
@@ -81,11 +89,16 @@ class Document:
             if sharded or not key.startswith("fsdp"):
                 put(filled, key, value)
         for key in ("gradient_checkpointing", "activation_checkpointing", "fsdp"):
-            if isinstance(filled.get(key), str | list) and filled[key]:
+            if isinstance(filled.get(key), str | list) and filled[key] and str(filled[key]).lower() not in _FALSE:
                 if "checkpointing" in key:
                     self.notes.append(f"{key}: {quoted(filled[key])}: measured as plain recomputation of every block")
                 filled[key] = True
         with_known_adapter(filled, self._target, self.notes)
+        if filled.get("use_peft") is True and self._target is HF:
+            self.notes.append(
+                "use_peft: True is not measured: all weights are measured as trained; for adapters give --baseline "
+                "with a policy.yaml that has lora or qlora"
+            )
         self._with_known_optimizer(filled)
         if self._target is DEEPSPEED:
             _with_known_optimizer_and_format(filled, self.notes)
@@ -106,19 +119,20 @@ class Document:
         if self._target is DEEPSPEED and gpu_count == 1:
             self._on_one_device()
         found = settings_in(self._filled, self._target)
+        # What its keys say on several devices, another method stands for; or they are named as not measured.
+        self._found = tuple(one for one in found if not (get_method(one.name).one_device_only and gpu_count > 1))
         kept = []
-        for setting in found:
-            method = get_method(setting.name)
-            if method.distributes and gpu_count == 1:
+        for setting in self._found:
+            if get_method(setting.name).distributes and gpu_count == 1:
                 self.notes.append(f"{setting.words} divides nothing on one device (--gpus says on how many you train)")
-            elif not (method.one_device_only and gpu_count > 1):
+            else:
                 kept.append(setting)
-        self._found = found
         return kept
 
-    def keys_of(self, method: str) -> set[str]:
-        """The keys that say a method."""
-        return {key for rule in self._target.rules if rule.of == method for key in rule.keys}
+    def keys_of(self, setting: MethodSetting) -> set[str]:
+        """The keys that say a method with its values, of those that were found."""
+        names = frozenset(one.name for one in self._found)
+        return {key for rule in self._target.rules if _says(rule, setting, names) for key in rule.keys}
 
     def _on_one_device(self) -> None:
         stage = value_at(self._filled, "zero_optimization.stage")
@@ -126,6 +140,7 @@ class Document:
             return
         away = value_at(self._filled, "zero_optimization.offload_optimizer.device") == "cpu"
         put(self._filled, "zero_optimization.stage", 2 if away else 0)
+        self._told.add("zero_optimization.stage")
         self.notes.append(f"zero_optimization.stage {stage} divides nothing on one device (--gpus says on how many)")
 
     def devices(self) -> int | None:
@@ -134,19 +149,29 @@ class Document:
             return None
         return whole(self._given["num_processes"], f"num_processes in {self.where}")
 
+    @property
+    def states_no_batch(self) -> bool:
+        """Whether its trainer reads batch and clipping elsewhere."""
+        return self._target is ACCELERATE
+
     def batch(self, gpu_count: int) -> tuple[int | None, int]:
         """Samples per forward pass, if it says that, and forward passes per step."""
         accumulation = self._count("accumulation_steps") or 1
         micro_batch = self._count("micro_batch")
         whole_step = self._filled.get("train_batch_size") if self._target is DEEPSPEED else None
-        if micro_batch is None and whole_step is not None:
-            samples = whole(whole_step, f"train_batch_size in {self.where}")
+        if whole_step is None:
+            return micro_batch, accumulation
+        samples = whole(whole_step, f"train_batch_size in {self.where}")
+        if micro_batch is None:
             if samples % (accumulation * gpu_count):
                 raise OptionError(
                     f"train_batch_size in {self.where} must be a multiple of accumulation steps and devices, but it is "
                     f"{samples}, and these are {accumulation} and {gpu_count}. Give --gpus N."
                 )
             micro_batch = samples // (accumulation * gpu_count)
+        elif value_at(self._given, "gradient_accumulation_steps") in (MISSING, _AUTO):
+            # DeepSpeed takes the third of these numbers from the other two.
+            accumulation = max(samples // (micro_batch * gpu_count), 1)
         return micro_batch, accumulation
 
     def clipping(self) -> float | None:
@@ -186,6 +211,7 @@ class Document:
                 return str(part["deepspeed_config_file"])
             return {
                 "gradient_accumulation_steps": part.get("gradient_accumulation_steps", 1),
+                "gradient_clipping": part.get("gradient_clipping"),
                 "zero_optimization": {
                     "stage": part.get("zero_stage", 0),
                     "offload_optimizer": {"device": part.get("offload_optimizer_device", "none")},
@@ -238,14 +264,16 @@ class Document:
 
     def _unsaid(self) -> Iterator[tuple[str, Any]]:
         """Keys of the table whose value is not that of plain training, and which no setting stands for."""
-        target, found = self._target, {setting.name for setting in self._found}
-        used = {key for rule in target.rules if rule.of in {*found, *QUANTITIES} for key in rule.keys}
+        target = self._target
+        used = {key for rule in target.rules if rule.of in QUANTITIES for key in rule.keys}
+        used |= {key for setting in self._found for key in self.keys_of(setting)}
+        used |= self._told | ({"distributed_type"} if self.inside() is not None else set())
         used |= {*self._trainer.same, *(_OWN_FORMATS if target is DEEPSPEED else ())}
         used |= target.own.keys() - {self._trainer.optimizer}
         for key in target.written:
             value = value_at(self._given, key)
             known = {*_SAME_OPTIMIZERS, *_NEAR_OPTIMIZERS} if key == self._trainer.optimizer else set()
-            off = value is MISSING or value in (False, None, *_OFF) or is_same(value, target.plain.get(key))
+            off = value is MISSING or value in (False, None, *_FALSE) or is_same(value, target.plain.get(key))
             if not off and value != _AUTO and key not in used and value not in known:
                 yield key, value
 

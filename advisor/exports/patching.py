@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from advisor.text.printable import quoted, shown
 __all__ = ["Change", "changes_for", "misspelled", "strange_keys"]
 
 _OFF = ("", "no", "none", "off", "false", "disabled")
+_NO_TEXT = re.compile(r"|true|false|null|[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?", re.IGNORECASE)
+"""Texts that without quotes would be read as a number, a truth value or nothing."""
+_OWN = "the policy decides nothing here, and was not measured with it"
 _LIKENESS = 0.88
 """How alike two keys are, from 0 to 1, of which one is taken for a misspelling of the other."""
 
@@ -65,10 +69,19 @@ def changes_for(document: Mapping[str, Any], export: Export) -> list[Change]:
         if is_same(before, value):
             continue
         if key in own and key not in export.decided and before is not MISSING and before not in own[key]:
-            changes.append(Change(key, before, before, "the policy decides nothing here, and was not measured with it"))
+            changes.append(Change(key, before, before, _OWN))
         else:
             changes.append(Change(key, before, value))
-    return changes
+    return changes + [Change(key, value, value, _OWN) for key, value in _own_adapters(document, export)]
+
+
+def _own_adapters(document: Mapping[str, Any], export: Export) -> Iterator[tuple[str, Any]]:
+    """What chooses adapters, where the policy has none: it stays, and is another training than what was measured."""
+    rules = [rule for rule in export.target.rules if rule.of in ("lora", "qlora")]
+    for key in dict.fromkeys(key for rule in rules for key in rule.keys):
+        value = value_at(document, key)
+        if key in export.target.own and key not in export.keys and value is not MISSING and not _is_off(value):
+            yield key, value
 
 
 def misspelled(document: Mapping[str, Any], target: Target) -> dict[str, str]:
@@ -145,8 +158,10 @@ def _keys(document: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _said(value: Any) -> str:
-    """A value as YAML and JSON write it."""
-    return json.dumps(value) if isinstance(value, bool | None) else shown(value)
+    """A value as YAML and JSON write it; a text that would otherwise look like another value in quotes."""
+    if isinstance(value, bool | None):
+        return json.dumps(value)
+    return f'"{shown(value)}"' if isinstance(value, str) and _NO_TEXT.fullmatch(value) else shown(value)
 
 
 def _is_off(value: Any) -> bool:

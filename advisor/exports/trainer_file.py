@@ -19,7 +19,7 @@ from advisor.methods.compose import conflict_between
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
-from advisor.text.printable import shown
+from advisor.text.printable import quoted, shown
 from advisor.text.yaml_file import read_yaml
 from advisor.workload.workload import Stated
 
@@ -59,7 +59,9 @@ def read_trainer_file(path: Path, *, gpu_count: int | None = None, batch: int | 
     count = document.devices() or gpu_count or 1
     parts = [document, *_inside(document, path)]
     settings = _together(parts, count)
-    micro_batch, accumulation = document.batch(count)
+    # accelerate has its batch and clipping only in the DeepSpeed configuration; other trainers fill them in there.
+    numbers = parts[-1] if document.states_no_batch else document
+    micro_batch, accumulation = numbers.batch(count)
     tokens, micro_batch = document.tokens(), batch or micro_batch
     notes = [note for part in parts for note in part.notes_on_the_rest(settings)]
     if document.automatic:
@@ -77,7 +79,7 @@ def read_trainer_file(path: Path, *, gpu_count: int | None = None, batch: int | 
             notes=tuple(dict.fromkeys(notes)),
             states_batch=micro_batch is not None,
         ),
-        stated=Stated(batch_size=micro_batch, tokens=tokens, max_grad_norm=document.clipping()),
+        stated=Stated(batch_size=micro_batch, tokens=tokens, max_grad_norm=numbers.clipping()),
         model=document.model(path.parent),
     )
 
@@ -127,26 +129,37 @@ def _inside(document: Document, path: Path) -> list[Document]:
         return []
     where = document.where
     if isinstance(inside, str):
-        beside = path.parent / inside
-        inside, where = _content(beside if beside.exists() else Path(inside)), shown(inside)
+        found = next((one for one in (path.parent / inside, Path(inside)) if one.is_file()), None)
+        if found is None:
+            raise OptionError(
+                f"The DeepSpeed configuration that {where} names must be there, but {quoted(inside)} is neither beside "
+                "it nor in the current folder. Run where you train, or write the whole path."
+            )
+        inside, where = _content(found), shown(inside)
     return [Document(inside, next(one for one in FORMATS if one.target is DEEPSPEED), where)]
 
 
 def _together(parts: list[Document], gpu_count: int) -> list[MethodSetting]:
     """The settings that go together, those that divide the training among devices before the others.
 
-    Where two say the same keys, one of them is meant; any other that is left out is noted.
+    Where two say the same keys, the one with more of them is meant; any other that is left out is noted.
     """
     found = [(setting, part) for part in parts for setting in part.settings(gpu_count)]
     kept: list[MethodSetting] = []
-    for setting, part in sorted(found, key=lambda one: not get_method(one[0].name).distributes):
+    for setting, part in sorted(found, key=_rank):
         reason = conflict_between((*kept, setting)) if setting.name not in {one.name for one in kept} else ""
         if reason is None:
             kept.append(setting)
             continue
-        others = [one.name for one in kept if one.name != setting.name and conflict_between((one, setting))]
-        if reason and not any(part.keys_of(setting.name) & part.keys_of(name) for name in others):
+        others = [one for one in kept if one.name != setting.name and conflict_between((one, setting))]
+        if reason and not any(part.keys_of(setting) & part.keys_of(one) for one in others):
             part.notes.append(f"{setting.words} is not measured: {reason}")
     if gpu_count > 1 and not any(get_method(one.name).distributes for one in kept):
         kept.append(use("ddp", bucket_views=False, static_graph=False))
     return kept
+
+
+def _rank(found: tuple[MethodSetting, Document]) -> tuple[bool, int]:
+    """Which of two settings that exclude each other is kept: the lower one."""
+    setting, part = found
+    return not get_method(setting.name).distributes, -len(part.keys_of(setting))

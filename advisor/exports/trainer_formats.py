@@ -134,7 +134,7 @@ FORMATS = (
     ),
     TrainerFormat(
         target=LLAMAFACTORY,
-        told_by=("model_name_or_path", "finetuning_type"),
+        told_by=("finetuning_type", "stage", "template", "cutoff_len"),
         defaults={
             "per_device_train_batch_size": 8,
             "gradient_accumulation_steps": 1,
@@ -160,8 +160,7 @@ FORMATS = (
         tokens="cutoff_len",
         packed="packing",
         harmless=(
-            "stage",
-            "template",
+            "overwrite_cache",
             "max_samples",
             "mask_history",
             "train_on_prompt",
@@ -171,7 +170,7 @@ FORMATS = (
     ),
     TrainerFormat(
         target=HF,
-        told_by=("per_device_train_batch_size",),
+        told_by=("per_device_train_batch_size", "model_name_or_path"),
         defaults={
             "per_device_train_batch_size": 8,
             "gradient_accumulation_steps": 1,
@@ -185,13 +184,28 @@ FORMATS = (
             "fsdp_config.version": 2,
             "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         },
-        harmless=("remove_unused_columns", "label_names", "group_by_length", "disable_tqdm", "metric_for_best_model"),
+        model="model_name_or_path",
+        tokens="max_length",
+        packed="packing",
+        harmless=(
+            "remove_unused_columns",
+            "label_names",
+            "group_by_length",
+            "disable_tqdm",
+            "metric_for_best_model",
+            "model_revision",
+            "chat_template*",
+        ),
     ),
     TrainerFormat(
         target=ACCELERATE,
         told_by=("compute_environment", "distributed_type"),
         defaults={"fsdp_config.fsdp_reshard_after_forward": True, "fsdp_config.fsdp_offload_params": False},
-        same={"fsdp_config.fsdp_version": 2, "fsdp_config.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"},
+        same={
+            "fsdp_config.fsdp_version": 2,
+            "fsdp_config.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_config.fsdp_cpu_ram_efficient_loading": False,
+        },
         harmless=(
             "compute_environment",
             "debug",
@@ -212,6 +226,7 @@ FORMATS = (
         target=DEEPSPEED,
         told_by=("train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization"),
         defaults={"gradient_accumulation_steps": 1},
+        same={"zero_force_ds_cpu_optimizer": False},
         harmless=(
             "steps_per_print",
             "wall_clock_breakdown",

@@ -6,7 +6,8 @@ ruamel.yaml, keeps comments too, but not indentation, alignment and comments aro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import yaml
@@ -15,7 +16,7 @@ from advisor.exports.flow_text import with_flow_entry, without_flow_entry
 from advisor.exports.patching import Change
 from advisor.exports.reading import MISSING
 
-__all__ = ["changed_yaml", "has_shared_values", "line_of", "repeated_key"]
+__all__ = ["changed_json", "changed_yaml", "has_shared_values", "line_of", "repeated_key"]
 
 _WIDE = 2**16
 """No line is broken."""
@@ -30,10 +31,23 @@ def changed_yaml(text: str, changes: Iterable[Change]) -> str:
     """
     if not text.endswith("\n"):
         text += "\n"
+    return _changed(text, changes, _written)
+
+
+def changed_json(text: str, changes: Iterable[Change]) -> str:
+    """The text of an object with its changes made; JSON unless its last entry was removed, whose comma stays.
+
+    Raises:
+        yaml.YAMLError: The text is indented by tabs, or is not YAML for another reason.
+    """
+    return _changed(text, changes, json.dumps)
+
+
+def _changed(text: str, changes: Iterable[Change], write: Callable[[Any], str]) -> str:
     for change in changes:
         if not change.stays:
             names = change.key.split(".")
-            text = _without(text, names) if change.after is MISSING else _with(text, names, change.after)
+            text = _without(text, names) if change.after is MISSING else _with(text, names, change.after, write)
     return text
 
 
@@ -72,18 +86,18 @@ def line_of(text: str, key: str) -> int:
     return line
 
 
-def _with(text: str, names: list[str], value: Any) -> str:
+def _with(text: str, names: list[str], value: Any, write: Callable[[Any], str]) -> str:
     """The text with a value set."""
     node: Any = yaml.compose(text, yaml.SafeLoader)
     for depth, name in enumerate(names):
         entry = _entry(node, name)
         rest = names[depth:]
         if entry is None:
-            return _with_entry(text, node, rest, value)
+            return _with_entry(text, node, rest, value, write)
         above, (key, node) = node, entry
         if not isinstance(node, yaml.MappingNode) and len(rest) > 1:  # nothing yet, where a mapping belongs
             if above.flow_style:
-                return _replaced(text, node, _written(_inside(rest[1:], value)))
+                return _replaced(text, node, write(_inside(rest[1:], value)))
             lines = text.splitlines(keepends=True)
             place = key.end_mark.line + 1
             lines.insert(place, _block(rest[1:], value, key.start_mark.column + 2))
@@ -93,15 +107,15 @@ def _with(text: str, names: list[str], value: Any) -> str:
         first = key.start_mark.line
         whole = f"{lines[first][: key.end_mark.column]}: {_written(value)}\n"
         return "".join([*lines[:first], whole, *lines[_last_line(node) + 1 :]])
-    return _replaced(text, node, _written(value))
+    return _replaced(text, node, write(value))
 
 
-def _with_entry(text: str, node: Any, names: list[str], value: Any) -> str:
+def _with_entry(text: str, node: Any, names: list[str], value: Any, write: Callable[[Any], str]) -> str:
     """The text with a new entry at the end of a mapping."""
     if node is None:  # everything else was removed
         return f"{text}{_block(names, value, 0)}"
     if node.flow_style:
-        return with_flow_entry(text, node, _written(_inside(names, value)).removeprefix("{").removesuffix("}"))
+        return with_flow_entry(text, node, write(_inside(names, value)).removeprefix("{").removesuffix("}"))
     lines = text.splitlines(keepends=True)
     lines.insert(_last_line(node) + 1, _block(names, value, node.start_mark.column))
     return "".join(lines)

@@ -54,7 +54,8 @@ def prepare(
     ``accelerator.clip_grad_norm_``, ``save_state`` and ``load_state`` work as ever, ``sync_gradients`` says which
     micro-batch is the last one of a step, after which gradients are clipped. With ``max_grad_norm`` among the options
     they are clipped before each optimizer step; a loop that clips to the same norm does it in its place. Model and
-    optimizer need not be given to ``accelerator.prepare``.
+    optimizer need not be given to ``accelerator.prepare``. A further model without a policy, given to it with its
+    optimizer, is trained as ever: by its own losses, and clipped by a call of its own.
 
     Args:
         model: A plain model; it is changed in place.
@@ -65,7 +66,8 @@ def prepare(
 
     Raises:
         PolicyError: The policy is damaged or for another number of devices, the version is not known, the accelerator
-            would do itself what the policy decides, or an optimizer was given in place of how to build it.
+            would do itself what the policy decides or has another model with a policy, or an optimizer was given in
+            place of how to build it.
         MethodRefusedError: A method cannot be used in such a loop, or with this model.
     """
     if not isinstance(accelerator, Accelerator):
@@ -78,6 +80,12 @@ def prepare(
             "A policy decides the kind of optimizer, so that prepare takes how to build it, but it was given one as "
             "optimizer. Pass build_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=...), and use "
             "prepared.optimizer."
+        )
+    if "backward" in vars(accelerator):
+        raise PolicyError(
+            "An accelerator must make the passes of one model with a policy, but it makes those of another already. "
+            "Give the second model to accelerator.prepare without a policy, or close the first "
+            "(prepared.training.close())."
         )
     require_version(support.ACCELERATE, untested=untested)
     found = policy_for(support.ACCELERATE, policy, processes=accelerator.num_processes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -29,11 +29,32 @@ def own_settings(accelerator: Any) -> Iterable[OwnSetting]:
 
 
 def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
-    """Route backward passes, clipping, and the model's ``no_sync`` and state to a training, until it closes."""
+    """Route backward passes, clipping, and the model's ``no_sync`` and state to a training, until it closes.
+
+    Those of further models, which were given to ``accelerator.prepare`` and have no policy, stay as they are.
+    """
     training = loop.training
     usual_sync, usual_state = accelerator.no_sync, accelerator.get_state_dict
+    usual_backward, usual_clip = accelerator.backward, accelerator.clip_grad_norm_
+
+    def backward(loss: torch.Tensor, **options: Any) -> None:
+        others = [model for model in accelerator._models if model is not training.model]
+        if others and not _is_reached(training.model, loss) and any(_is_reached(model, loss) for model in others):
+            usual_backward(loss, **options)
+        else:
+            loop.backward(loss, **options)
 
     def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor | None:
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        own = {id(one) for one in training.model.parameters()}
+        ours = [id(one) in own for one in given]
+        if given and not any(ours):
+            norm: torch.Tensor | None = usual_clip(given, max_norm, norm_type)
+            return norm
+        if not all(ours):
+            raise MethodRefusedError(
+                "gradients of a model with a policy are clipped without those of others; call clip_grad_norm_ for each"
+            )
         if float(norm_type) != 2.0:
             raise MethodRefusedError(f"gradients are clipped by their 2-norm, but norm_type={norm_type}; leave it out")
         return loop.clip_grad_norm(float(max_norm))
@@ -51,9 +72,29 @@ def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
         return state
 
     replace_attribute(training, accelerator, "get_state_dict", get_state_dict)
-    replace_attribute(training, accelerator, "backward", loop.backward)
+    replace_attribute(training, accelerator, "backward", backward)
     replace_attribute(training, accelerator, "clip_grad_norm_", clip_grad_norm_)
     replace_attribute(training, accelerator, "clip_grad_value_", clip_grad_value_)
     replace_attribute(training, accelerator, "no_sync", no_sync)
     prepared: Any = training.model  # to type checkers, attributes of a module are modules and tensors
     prepared._is_accelerate_prepared = True  # It is not to be wrapped.
+
+
+def _is_reached(model: torch.nn.Module, loss: torch.Tensor) -> bool:
+    """Whether a loss has gradients for a parameter of a model."""
+    own = {id(one) for one in model.parameters()}
+    return any(id(getattr(node, "variable", None)) in own for node in _nodes(loss))
+
+
+def _nodes(loss: torch.Tensor) -> Iterator[Any]:
+    """The nodes of the backward pass; those of parameters have these as their ``variable``."""
+    waiting: list[Any] = [loss.grad_fn]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        yield node
+        further = {below for below, _ in node.next_functions} - seen
+        seen |= further
+        waiting += further

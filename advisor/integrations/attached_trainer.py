@@ -8,15 +8,19 @@ from typing import Any
 
 import torch
 
+from advisor.errors import PolicyError, WorkloadError
 from advisor.integrations.peft import save_adapters
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
 from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.training.batch.tree import sample_count
+from advisor.training.plain_saving import plain_module_names
 from advisor.training.replaced_attribute import replace_attribute
 
 __all__ = ["AttachedTrainer"]
 
 _REPLACED = (
     "compute_loss",
+    "get_train_dataloader",
     "get_batch_samples",
     "prediction_step",
     "_save",
@@ -44,6 +48,8 @@ class AttachedTrainer:
         self._loop = loop
         self._require_unchanged = require_unchanged
         self._training = loop.training
+        self._micro_batch: int = trainer.args.per_device_train_batch_size
+        self._loader_tells_size = False
         self._usual: dict[str, Callable[..., Any]] = {name: getattr(trainer, name) for name in _REPLACED}
 
     def install(self) -> None:
@@ -53,6 +59,38 @@ class AttachedTrainer:
         # A loss comes with its share of the step.
         replace_attribute(self._training, self._trainer, "loss_is_scaled_for_ga", True)
         self._trainer.optimizer = self._loop.optimizer
+
+    def get_train_dataloader(self) -> Any:
+        """The trainer's loader, also one of its subclass, if its batches are those of the policy.
+
+        Raises:
+            PolicyError: They are others, or the trainer was changed since.
+        """
+        self._require_unchanged()
+        loader = self._usual["get_train_dataloader"]()
+        sampler = getattr(loader, "batch_sampler", None)
+        sizes = (getattr(one, "batch_size", None) for one in (sampler, loader))
+        size = next((size for size in sizes if isinstance(size, int)), None)
+        self._loader_tells_size = size is not None
+        if size not in (None, self._micro_batch):
+            raise self._other_size(size)
+        return loader
+
+    def _require_small(self, micro_batch: Any) -> None:
+        """Of a loader that says no size: a collator may make several rows of each sample, as for preferences."""
+        try:
+            size = sample_count(micro_batch, self._training.sample_dims)
+        except WorkloadError:  # It is not known where the samples are.
+            return
+        if size > self._micro_batch:
+            raise self._other_size(size)
+
+    def _other_size(self, size: int) -> PolicyError:
+        return PolicyError(
+            f"The loader of {type(self._trainer).__name__} must give batches of micro_batch: {self._micro_batch} "
+            f"samples, as the policy was measured, but its batches have {size}. Give it "
+            "batch_size=self._train_batch_size, which attach has set."
+        )
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """Take the micro-batches of the next step, and weigh them.
@@ -64,6 +102,8 @@ class AttachedTrainer:
         self._require_unchanged()
         micro_batches, count = self._usual["get_batch_samples"](*args, **kwargs)
         if micro_batches:
+            for micro_batch in () if self._loader_tells_size else micro_batches:
+                self._require_small(micro_batch)
             self._loop.begin(micro_batches)
         return micro_batches, count
 
@@ -103,13 +143,15 @@ class AttachedTrainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load plain weights, and what methods added to them."""
         if not self._load(resume_from_checkpoint):
-            self._usual["_load_from_checkpoint"](resume_from_checkpoint, model)
+            with plain_module_names(self._training.model):
+                self._usual["_load_from_checkpoint"](resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
         """Load the best model as any other checkpoint."""
         best = self._trainer.state.best_model_checkpoint
         if best is None or not self._load(best):
-            self._usual["_load_best_model"]()
+            with plain_module_names(self._training.model):
+                self._usual["_load_best_model"]()
 
     def _load(self, folder: str) -> bool:
         """Whether a checkpoint has a whole model, which is then loaded."""

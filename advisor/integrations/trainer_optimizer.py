@@ -65,13 +65,19 @@ class TrainerOptimizer(torch.optim.Optimizer):
         """Make the optimizer step of the training, and drop the gradients.
 
         Raises:
-            MethodRefusedError: A closure would compute the loss again.
+            MethodRefusedError: A closure would compute the loss again, or float16's gradients were made of a loss that
+                is not scaled.
         """
         if closure is not None:
             raise MethodRefusedError("the optimizer steps on the gradients that are there; call step() without closure")
         if not self._stepping():
             return
         scaler = self._training.gradient_scaler
+        if scaler is not None and scaler._scale is None:  # made with the first loss that it scales
+            raise MethodRefusedError(
+                "float16's gradients are made of a scaled loss, but no loss was scaled before the first step; call "
+                "accelerator.backward(loss), not loss.backward()"
+            )
         before = 0.0 if scaler is None else scaler.get_scale()
         own_norm = self._training.max_grad_norm
         if self.clipped:

@@ -88,7 +88,6 @@ def apply_policy(
         MethodRefusedError: A method cannot apply to this model.
     """
     # Imported here: the parent process builds and writes policies without ever loading torch.
-    from advisor.training.direct_call import announce_direct_calls
     from advisor.training.processes.world import current_world
     from advisor.training.training import Training
 
@@ -127,11 +126,24 @@ def apply_policy(
     except BaseException:
         training.close()
         raise
+    _prepare_for_others(training, policy, compute_loss)
+    return training
+
+
+def _prepare_for_others(
+    training: Training, policy: Policy, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor] | None
+) -> None:
+    """Have the model say, and do, what those who hold it without the training would not know."""
+    from advisor.training.direct_call import announce_direct_calls
+    from advisor.training.plain_saving import save_as_plain
+
+    model = training.model
     object.__setattr__(model, _MARK, policy.words)
     announce_direct_calls(training, policy.words, compute_loss)
-    if not policy.methods:
+    if policy.methods:
+        save_as_plain(training)
+    else:
         training.on_close(lambda: vars(model).pop(_MARK, None))  # plain training leaves nothing in the model
-    return training
 
 
 def _checked_builder(builder: Any) -> Any:

@@ -122,7 +122,8 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
         PolicyError: Not there, not YAML, another schema version, an unknown field, method, parameter or value.
     """
     path = path_of(path, "A policy file", PolicyError)
-    return policy_from(read_yaml(path, what="A policy file", error=PolicyError), shown(path))
+    written = "A search writes one: momadvise --goal faster MODEL."
+    return policy_from(read_yaml(path, what="A policy file", error=PolicyError, missing=written), shown(path))
 
 
 def policy_from(raw: Any, origin: str) -> PolicyFile:

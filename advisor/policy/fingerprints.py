@@ -57,7 +57,9 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         found = []
         code, new = self.workload.get("fingerprint"), now.workload.get("fingerprint")
         if code != new:
-            found.append(Difference(subject="model", what="code"))
+            named = self.workload.get("model", "")
+            of_config = named.startswith("hf:") or named.endswith(".json")  # nothing of such a model is the user's code
+            found.append(Difference(subject="model", what="config" if of_config else "code"))
         found += hardware_differences(self.hardware, now.hardware)
         found += version_differences(self.versions, now.versions, ("torch", *libraries))
         found += [

@@ -77,8 +77,8 @@ def apply_lines(policy: Policy, options: Sequence[str], machines: int = 1) -> tu
             loss or optimizer than the measured one.
         machines: How many of them have equal shares of the policy's devices.
     """
-    passed = "".join(f", {name}={_CONSTANTS.get(name, name)}" for name in options)
-    where = "as in your model file" if options else "as you build it today"
+    passed = "".join(f", {one}" if "=" in one else f", {one}={_CONSTANTS.get(one, one)}" for one in options)
+    where = "as you build it today" if all("=" in one for one in options) else "as in your model file"
     count = policy.gpu_count
     own = policy.global_batch // policy.data_degree
     samples = "1 sample" if own == 1 else f"{own} samples"
@@ -175,7 +175,7 @@ def _check(policy: Policy, options: Sequence[str], machines: int) -> str:
     if not options:
         return ""
     line = next(line for line in apply_lines(policy, options, machines) if "prepare(model" in line).split("  #")[0]
-    return _CHECK.format(names=tuple(options), line=json.dumps(line))
+    return _CHECK.format(names=tuple(one.partition("=")[0] for one in options), line=json.dumps(line))
 
 
 def _about_batches(layout: BatchLayout | None) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from advisor.exports.config_file import Patched, installed_version, version_remark
 from advisor.exports.export import Export, Line
+from advisor.exports.installed_keys import absent_keys
 from advisor.exports.rules import Status, Target
 from advisor.exports.yaml_text import line_of
 from advisor.report.cells import Unbroken
@@ -45,10 +46,24 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
         Text(f"{export.policy.words}, batch {batch_words(export.policy)}, as {target.title}", style="bold"),
         Text(verdict, style="yellow" if left else "green"),
         Text(sentence(remark), style="yellow" if other_version else "dim"),
+        *(_absent(export) if other_version else ()),
         Text(),
         *(part for line in export.lines for part in _line(line)),
         *_changes(patched, target, written=written),
         *_usage(export, patched),
+    )
+
+
+def _absent(export: Export) -> Iterator[RenderableType]:
+    """Keys that the version that is installed does not have."""
+    target, absent = export.target, absent_keys(export.keys, export.target)
+    if not absent:
+        return
+    names = ", ".join(f"{key} (formerly {old})" if old else key for key, old in absent.items())
+    yield Unbroken(
+        f"{target.library} {installed_version(target)} has no key {names}, and {target.of_unknown}. Install "
+        f"{target.library} {target.version}{', or write the former names' if any(absent.values()) else ''}.",
+        style="yellow",
     )
 
 

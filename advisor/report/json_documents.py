@@ -22,6 +22,7 @@ from advisor.decide.verdict import Verification
 from advisor.errors import MomadviseError
 from advisor.exports.config_file import Patched, installed_version, new_configuration
 from advisor.exports.export import Export
+from advisor.exports.installed_keys import absent_keys
 from advisor.goal import Goal, GoalKind
 from advisor.hardware.mesh import DATA_ONLY, MeshAxis
 from advisor.policy.policy import Policy
@@ -78,8 +79,8 @@ def json_export(export: Export, patched: Patched | None, *, written: bool) -> st
 
     ``text`` is the configuration, or the file of the user's as it was ``written`` (``false``: left as it is);
     ``checked_version`` is the trainer's version whose keys they are, ``installed_version`` the one here or ``null``.
-    Of the keys of the user's own, ``unknown`` are in no list of the installed trainer, and ``unchecked`` could not be
-    looked up.
+    ``absent`` has keys that the one here does not have, with their former names. Of the keys of the user's own,
+    ``unknown`` are in no list of the installed trainer, and ``unchecked`` could not be looked up.
     """
     target = export.target
     return _document(
@@ -87,6 +88,7 @@ def json_export(export: Export, patched: Patched | None, *, written: bool) -> st
         library=target.library,
         checked_version=target.version,
         installed_version=installed_version(target),
+        absent=absent_keys(export.keys, target),
         complete=export.complete,
         written=written,
         parts=export.lines,

@@ -76,7 +76,8 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
     check_working_folder()
     file = load_policy_file(request.policy_file)
     known = file.fingerprints
-    source = _with_what_was_stated(request.source or _named_source(request.policy_file, known), request, known)
+    plain = request.source or _named_source(request.policy_file, known)
+    source = _with_what_was_stated(plain, request, known)
     _check_picks(request, file)
     on_cpu = known is not None and known.hardware.get("kind") == DeviceKind.CPU.value
     hardware = detect_hardware(request.device or ("cpu" if on_cpu else None))
@@ -90,7 +91,9 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
     )
     if known is None or known.identity is None:
         return msgspec.structs.replace(check, reason=_OLD)
-    found = _differences(request, file, known, source, hardware)
+    # What is stated otherwise now is told by itself: the model is compared at what was stated then.
+    as_then = _with_what_was_stated(plain, msgspec.structs.replace(request, stated=Stated()), known)
+    found = _differences(request, file, known, as_then, hardware)
     found += known.identity.changes(source.root)
     if known.identity.model is not None:
         look = look_at_model(source, request.seed, known.identity.model, tell)

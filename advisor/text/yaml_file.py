@@ -14,6 +14,8 @@ from advisor.text.printable import printable, quoted, shown
 
 __all__ = ["read_yaml", "why_invalid"]
 
+_ALLOW = "Give permission to read it (chmod u+r), or name another."
+
 _MOST_BYTES = 2**24
 _MOST_ENTRIES = 100_000
 """Most entries, with aliases counted each time: a few lines may expand beyond memory, or endlessly."""
@@ -32,13 +34,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
-def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
+def read_yaml(path: Path, *, what: str, error: type[UserError], missing: str = "Is the path right?") -> Any:
     """Read a file.
 
     Args:
         path: The file.
         what: What it is, for the message: ``"A policy file"``.
         error: Type of the error to raise.
+        missing: What to do where there is no such file, as a sentence.
 
     Raises:
         UserError: It cannot be read, is not YAML, or holds invalid values: numbers beyond 64 bits, text that is not
@@ -49,8 +52,9 @@ def read_yaml(path: Path, *, what: str, error: type[UserError]) -> Any:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as reason:
-        fix = "Give permission to read it" if isinstance(reason, PermissionError) else "Check its path"
-        raise error(f"{what} must be readable, but {where} is not: {reason.strerror or reason}. {fix}.") from None
+        fixes = {FileNotFoundError: missing, IsADirectoryError: "Name a file in it.", PermissionError: _ALLOW}
+        fix = fixes.get(type(reason), "Check its path.")
+        raise error(f"{what} must be readable, but {where} is not: {reason.strerror or reason}. {fix}") from None
     if len(data) > _MOST_BYTES:
         raise error(f"{what} must have at most {_MOST_BYTES} bytes, but {where} has more. Is it the right file?")
     try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.core.optimizer import _configure_optimizers
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
 from advisor.errors import OptionError, WorkloadError
@@ -18,6 +21,7 @@ from advisor.trainers.taken import Taken, check_weights
 
 __all__ = ["ModuleLoss", "taken_from_lightning"]
 
+_FLOAT32 = ("32-true", "32")
 _FORMATS = {"bf16-mixed": "bf16", "16-mixed": "fp16", "16": "fp16", "bf16": "bf16"}
 
 
@@ -49,11 +53,12 @@ def taken_from_lightning(module: Any, datamodule: Any, trainer: Any) -> Taken:
         collate=loader.collate_fn,
         build_optimizer=_optimizer(module),
         compute_loss=ModuleLoss(),
-        batch_size=loader.batch_size or 1,
+        batch_size=_batch_size(loader),
         accumulation_steps=1 if trainer is None else trainer.accumulate_grad_batches,
-        max_grad_norm=None if trainer is None else trainer.gradient_clip_val or None,
+        max_grad_norm=None if trainer is None else _norm(trainer),
         device=None if trainer is None else _device(trainer.strategy.root_device),
         own=() if trainer is None else _own_methods(str(trainer.precision)),
+        unsaid=() if trainer is None else _unsaid(trainer),
     )
 
 
@@ -79,6 +84,11 @@ def _loader(module: LightningModule, datamodule: Any) -> DataLoader[Any]:
     if isinstance(source, DataLoader):
         loader: Any = source
     else:
+        if not callable(getattr(source, "train_dataloader", None)) or isinstance(source, Trainer):
+            raise OptionError(
+                "advisor.tune_lightning takes a data module or the DataLoader of the training data beside the module, "
+                f"but got {type(source).__name__}. Give advisor.tune_lightning(module, data, trainer=trainer)."
+            )
         if datamodule is not None:
             datamodule.prepare_data()
             datamodule.setup("fit")
@@ -96,7 +106,18 @@ def _loader(module: LightningModule, datamodule: Any) -> DataLoader[Any]:
             f"{type(loader).__name__}. Give the one whose batches training_step takes: "
             "advisor.tune_lightning(module, loader)."
         )
+    if loader.batch_sampler is None:
+        raise WorkloadError(
+            "The DataLoader of the training data must make batches of samples, whose number is looked for, but it has "
+            "batch_size=None. Give one with a batch_size: advisor.tune_lightning(module, loader)."
+        )
     return loader
+
+
+def _batch_size(loader: DataLoader[Any]) -> int:
+    """Samples of a batch; of a sampler of one's own, those of its first."""
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else len(next(iter(cast("Iterable[Any]", loader.batch_sampler))))
 
 
 def _optimizer(module: LightningModule) -> OptimizerSettings:
@@ -106,6 +127,11 @@ def _optimizer(module: LightningModule) -> OptimizerSettings:
         raise WorkloadError(
             f"configure_optimizers of {type(module).__name__} must work without a Trainer, but it raised {error}. "
             "Pass what it asks the Trainer for (such as the number of steps) to the module."
+        ) from error
+    except MisconfigurationException as error:
+        raise WorkloadError(
+            f"configure_optimizers must return an optimizer to be tuned, but that of {type(module).__name__} returned "
+            "none, or something that Lightning takes for none."
         ) from error
     if len(optimizers) != 1:
         raise WorkloadError(
@@ -123,3 +149,20 @@ def _device(device: torch.device) -> str | None:
 
 def _own_methods(precision: str) -> tuple[MethodSetting, ...]:
     return (use("precision", dtype=_FORMATS[precision]),) if precision in _FORMATS else ()
+
+
+def _norm(trainer: Trainer) -> float | None:
+    return trainer.gradient_clip_val or None if str(trainer.gradient_clip_algorithm or "norm") == "norm" else None
+
+
+def _unsaid(trainer: Trainer) -> tuple[str, ...]:
+    """What a Trainer does itself that changes a step, and that no method stands for."""
+    found = []
+    if str(trainer.precision) not in (*_FLOAT32, *_FORMATS):
+        found.append(f"precision={str(trainer.precision)!r}")
+    if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm") != "norm":
+        found.append("gradient_clip_algorithm='value'")
+    found += [type(one).__name__ for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]
+    if trainer.world_size > 1:
+        found.append(f"the division among {trainer.world_size} devices (give gpus={trainer.world_size})")
+    return tuple(found)

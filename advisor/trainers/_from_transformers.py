@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+import os
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,6 +55,11 @@ def taken_from_transformers(trainer: Any) -> Taken:
             f"The {owner} must not have trained yet, but its model was prepared for training. Call "
             "advisor.tune_trainer before train()."
         )
+    if "_momadvise_policy" in vars(model):
+        raise WorkloadError(
+            f"The {owner} must have no policy yet, but one was attached to it. Call advisor.tune_trainer before "
+            "hf.attach, with a trainer that was made anew."
+        )
     check_weights(model, f"the {owner}")
     dataset, collate = _data(trainer)
     return Taken(
@@ -67,6 +73,7 @@ def taken_from_transformers(trainer: Any) -> Taken:
         max_grad_norm=arguments.max_grad_norm or None,
         device=_device(arguments),
         own=_own_methods(arguments),
+        unsaid=_unsaid(arguments),
     )
 
 
@@ -103,7 +110,8 @@ class _OnlyColumns:
 def _optimizer(trainer: Any, model: torch.nn.Module) -> OptimizerSettings:
     """Class and settings of the optimizer, made as ``train()`` would if there is none yet."""
     if trainer.optimizer is not None:
-        return OptimizerSettings.of(trainer.optimizer, model)
+        # Once a trainer has trained, accelerate's stands around it.
+        return OptimizerSettings.of(getattr(trainer.optimizer, "optimizer", trainer.optimizer), model)
     made = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
     try:
         optimizer = trainer.create_optimizer()
@@ -204,5 +212,20 @@ def _own_methods(arguments: Any) -> tuple[MethodSetting, ...]:
     if getattr(arguments, "activation_checkpointing", False) or arguments.gradient_checkpointing:
         settings = getattr(arguments, "activation_checkpointing_kwargs", None) or {}
         own.append(use("checkpoint", every=settings.get("every_n_layers", 1)))
+    if arguments.torch_compile:
+        blocks = os.environ.get("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "").lower() in ("1", "true", "yes")
+        own.append(use("compile", scope="blocks" if blocks else "model"))
     dtype = "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "tf32" if arguments.tf32 else None
     return (*own, use("precision", dtype=dtype)) if dtype is not None else tuple(own)
+
+
+def _unsaid(arguments: Any) -> tuple[str, ...]:
+    """What the arguments switch on that changes a step, and that no method stands for."""
+    on = {name: getattr(arguments, name, None) for name in ("use_liger_kernel", "deepspeed", "fsdp")}
+    settings = getattr(arguments, "activation_checkpointing_kwargs", None) or {}
+    on["activation_checkpointing_kwargs.offload"] = settings.get("offload")
+    on["activation_offloading"] = getattr(arguments, "activation_offloading", None)
+    found = [f"{name}={value!r}" for name, value in on.items() if value]
+    if arguments.n_gpu > 1:
+        found.append(f"DataParallel on {arguments.n_gpu} devices (give gpus={arguments.n_gpu})")
+    return tuple(found)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.errors import WorkloadError
 from advisor.files import write_whole
 from advisor.surroundings import refused
+from advisor.text.printable import shown
 from advisor.text.ranges import whole_variable
 from advisor.text.units import format_bytes
 from advisor.workload.code.fingerprint import digest_of
@@ -259,8 +260,15 @@ class _Unpickler(pickle.Unpickler):
         from advisor.workload._loading import imported_module
 
         found: Any = imported_module(program)
-        for part in name.split("."):
-            found = getattr(found, part)
+        try:
+            for part in name.split("."):
+                found = getattr(found, part)
+        except AttributeError:
+            raise WorkloadError(
+                f"What a trainer holds must be defined where other processes find it, but {name} is not defined when "
+                f"{shown(program)} is imported. Define it at the top level of that file, above "
+                "`if __name__ == '__main__':`."
+            ) from None
         return found
 
 

@@ -30,6 +30,7 @@ class Taken:
         max_grad_norm: Clipping, or ``None``.
         device: Where it trains, or ``None`` where momadvise would.
         own: What the trainer does itself, as methods of the catalogue.
+        unsaid: What else it would do itself, which is not measured.
     """
 
     model: torch.nn.Module
@@ -42,6 +43,7 @@ class Taken:
     max_grad_norm: float | None
     device: str | None
     own: tuple[MethodSetting, ...] = ()
+    unsaid: tuple[str, ...] = ()
 
 
 def check_weights(model: torch.nn.Module, owner: str) -> None:

@@ -36,8 +36,9 @@ def tune_trainer(trainer: Any, *, goal: str = "faster", **options: Any) -> Answe
     Taken from the Trainer: the model with its weights, collator, optimizer (class, settings and groups), loss
     (``compute_loss`` of a subclass, ``compute_loss_func``, label smoothing) and ``max_grad_norm``. The baseline is what
     it does today: the batch per device, accumulation (whose samples per optimizer step are kept), ``bf16``, ``fp16``,
-    ``tf32`` and checkpointing of its arguments. Batches are made of the longest samples of ``train_dataset``, so that
-    what fits here fits whatever comes: of a data set with more than 20,000, among as many drawn at random.
+    ``tf32``, checkpointing and ``torch_compile`` of its arguments; what else of them changes a step is named. Batches
+    are made of the longest samples of ``train_dataset``, so that what fits here fits whatever comes: of a data set with
+    more than 20,000, among as many drawn at random.
 
     The Trainer stays as it is; a model on a GPU is on the host while trials run.
 
@@ -93,6 +94,8 @@ def _tuned(taken: Taken, call: str, options: dict[str, Any]) -> Answer:
     progress = options.get("progress") or LoggingProgress()
     longest = longest_samples(taken.dataset, max(_KEPT, 2 * taken.batch_size))
     progress.note(_words(longest))
+    for setting in taken.unsaid:
+        progress.note(f"{setting} is not measured")
     given = Handover(
         model=taken.model,
         samples=longest.samples,

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,18 @@ _ACCEPTED = (
     "a Python file with build_model and make_batch, an importable module, "
     "hf:<model type>, hf:<org>/<name> on the hub, a config.json, or a folder with a config.json"
 )
+_NOT_OF_TRAINING = frozenset(
+    {
+        "_commit_hash",
+        "_name_or_path",
+        "dtype",
+        "task_specific_params",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Of a config: who wrote it, formats (weights are built in float32), what is for generation alone."""
 _MODEL_TYPE = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
@@ -199,8 +212,17 @@ def _config_source(path: Path, name: str) -> WorkloadSource:
             'Add it, for example {"model_type": "bert", ...}.'
         )
     return _hugging_face_source(
-        str(path), name or model_type, "hugging face config", json.dumps(config, sort_keys=True)
+        str(path), name or model_type, "hugging face config", json.dumps(_of_training(config), sort_keys=True)
     )
+
+
+def _of_training(config: dict[str, Any]) -> dict[str, Any]:
+    """A config, and those in it, without what decides nothing of the model that is trained here."""
+    return {
+        name: _of_training(value) if name.endswith("config") and isinstance(value, dict) else value
+        for name, value in config.items()
+        if name not in _NOT_OF_TRAINING
+    }
 
 
 def _near_files(path: Path) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.server
 import json
 import shutil
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,24 @@ def test_a_runner_without_gh_is_told_before_it_measures(
     ended = run_action(ACTION, {}, project.folder, write_command(tmp_path / "commands", STALE))
     assert (ended.status, (project.folder / "tuned_with").exists()) == (2, False)
     assert "install it, or set pull-request: false" in ended.printed
+
+
+@pytest.mark.parametrize("name", ["python3", "python", ""])
+def test_either_name_of_python_does(
+    name: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / "status").write_text("3")
+    (tmp_path / "tools").mkdir()
+    for tool in ("bash", "cat", "cp"):
+        (tmp_path / "tools" / tool).symlink_to(str(shutil.which(tool)))
+    if name:
+        (tmp_path / "tools" / name).symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path / "tools"))
+    commands = write_command(tmp_path / "commands", STALE)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "tools" / "python of the tests"))  # its folder is on the PATH
+    ended = run_action(ACTION, {"pull-request": "false"}, project.folder, commands)
+    assert (ended.status, (project.folder / "tuned_with").exists()) == ((0, True) if name else (2, False))
+    assert ("Python is not on the PATH" in ended.printed) == (not name)
 
 
 def test_a_policy_that_cannot_be_told_fails_the_job(project: Project) -> None:

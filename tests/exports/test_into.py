@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -14,6 +15,7 @@ from advisor.exports.config_file import patched_file
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting, use
+from advisor.policy.fingerprints import Fingerprints
 from tests.exports.policies import file_of
 
 AXOLOTL = """\
@@ -123,6 +125,16 @@ def test_clipping_stays_the_users_unless_it_is_given(tmp_path: Path) -> None:
     assert yaml.safe_load(text)["max_grad_norm"] == 1.0
 
 
+def test_clipping_is_what_the_policy_was_measured_with_where_the_file_says_nothing(tmp_path: Path) -> None:
+    here = Fingerprints(workload={}, hardware={}, versions={}, request="", asked={"max_grad_norm": 1.0})
+    file = msgspec.structs.replace(file_of(), fingerprints=here)
+    path = tmp_path / "config.yaml"
+    for before, given, after in (("", None, 1.0), ("max_grad_norm: 0.3\n", None, 0.3), ("", 0.5, 0.5), ("", 0.0, 0.0)):
+        path.write_text(f"seed: 1\n{before}")
+        patched_file(path, export_policy(file, get_target("hf"), max_grad_norm=given)).write()
+        assert yaml.safe_load(path.read_text())["max_grad_norm"] == after
+
+
 def test_json_keeps_its_order_and_indentation(tmp_path: Path) -> None:
     before = json.dumps({"steps_per_print": 10, "bf16": {"enabled": True}, "wall_clock_breakdown": False}, indent=4)
     text, _ = into(before, "deepspeed", tmp_path, use("precision", dtype="bf16"))
@@ -131,6 +143,45 @@ def test_json_keeps_its_order_and_indentation(tmp_path: Path) -> None:
     assert found["bf16"] == {"enabled": False}
     assert found["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
     assert text.startswith('{\n    "steps_per_print": 10,\n    "bf16": {\n        "enabled": false\n')
+
+
+OWN_JSON = """\
+{
+    "zero_optimization": {
+        "reduce_bucket_size": 5e8, "stage": 2,
+        "offload_optimizer": {"device": "cpu", "pin_memory": true}
+    },
+    "optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95], "lr": 1E-4}},
+    "train_batch_size": "auto"
+}
+"""
+
+
+def test_numbers_and_lists_of_a_json_stay_as_they_are_written(tmp_path: Path) -> None:
+    text, _ = into(OWN_JSON, "deepspeed", tmp_path, use("precision", dtype="bf16"))
+    kept = OWN_JSON.replace('"stage": 2', '"stage": 0').replace('"device": "cpu", ', "").replace('"auto"', "8")
+    assert text.startswith(kept.removesuffix("\n}\n"))
+    assert json.loads(text)["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
+    assert json.loads(text)["zero_optimization"]["offload_optimizer"] == {"pin_memory": True}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        OWN_JSON.replace("    ", "\t"),
+        OWN_JSON.replace('"device": "cpu", "pin_memory": true', '\n"pin_memory": true,\n"device": "cpu"\n'),
+        json.dumps(json.loads(OWN_JSON)),
+        "{}",
+    ],
+    ids=["tabs", "the last entry goes", "one line", "empty"],
+)
+def test_whatever_a_json_looks_like_it_says_what_is_meant(before: str, tmp_path: Path) -> None:
+    text, _ = into(before, "deepspeed", tmp_path, use("precision", dtype="bf16"))
+    found, own = json.loads(text), json.loads(before)
+    assert found["train_micro_batch_size_per_gpu"] == 4
+    assert found["zero_optimization"]["stage"] == 0
+    assert "device" not in found["zero_optimization"].get("offload_optimizer", {})
+    assert found.get("optimizer") == own.get("optimizer")
 
 
 def test_a_word_and_a_mapping_take_each_others_place(tmp_path: Path) -> None:
@@ -215,3 +266,30 @@ def test_a_key_that_looks_misspelled_is_pointed_out(tmp_path: Path) -> None:
     path.write_text("activation_checkpoint: true\nper_device_eval_batch_size: 3\nadam_beta1: 0.9\n")
     patched = patched_file(path, export_policy(file_of(), get_target("hf")))
     assert patched.misspelled == {"activation_checkpoint": "activation_checkpointing"}
+
+
+def test_adapters_that_the_policy_has_not_stay_and_are_named(tmp_path: Path) -> None:
+    own = "adapter: qlora\nload_in_4bit: true\nlora_r: 16\nlora_dropout:\n"
+    _, words = into(own, "axolotl", tmp_path, use("precision", dtype="bf16"))
+    stays = "stays (the policy decides nothing here, and was not measured with it)"
+    assert {f"adapter: qlora {stays}", f"load_in_4bit: true {stays}", f"lora_r: 16 {stays}"} <= set(words)
+    assert not any(word.startswith("lora_dropout") for word in words)
+    _, words = into(own, "axolotl", tmp_path, use("lora", rank=8))
+    assert not any(word.startswith("adapter: qlora stays") for word in words)
+
+
+def test_a_text_that_looks_like_a_number_is_told_from_one(tmp_path: Path) -> None:
+    text, words = into('per_device_train_batch_size: "4"\nbf16: "true"\n', "hf", tmp_path)
+    assert 'per_device_train_batch_size: "4" -> 4' in words
+    assert 'bf16: "true" -> false' in words
+    assert yaml.safe_load(text)["per_device_train_batch_size"] == 4
+
+
+def test_a_value_that_equals_nothing_stays(tmp_path: Path) -> None:
+    text, _ = into("logging_nan: .nan\n", "hf", tmp_path)
+    assert "logging_nan: .nan\n" in text
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"--into must name a file that exists, but .* is a folder\. Leave"):
+        patched_file(tmp_path, export_policy(file_of(), get_target("hf")))

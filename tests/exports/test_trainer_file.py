@@ -169,7 +169,10 @@ def test_keys_that_the_installed_trainer_does_not_have_are_told_from_those_witho
         ([1, 2], "must map keys to values"),
         ({**AXOLOTL, "micro_batch_size": "two"}, "micro batch in .* must be a whole number, but got 'two'"),
         ({**AXOLOTL, "sequence_len": 0}, "sequence_len in .* must be at least 1, but got 0"),
-        ({**LLAMAFACTORY, "deepspeed": "nowhere.json"}, "must be readable, but nowhere.json is not"),
+        (
+            {**LLAMAFACTORY, "deepspeed": "nowhere.json"},
+            "must be there, but 'nowhere.json' is neither beside it nor in",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_as_a_trainers_is_refused(tmp_path: Path, content: Any, message: str) -> None:

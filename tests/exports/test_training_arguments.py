@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForTokenClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 from advisor import apply_policy
 from advisor.errors import PolicyError
@@ -161,3 +169,33 @@ def test_the_trainer_counts_the_first_label_of_models_whose_loss_it_does_not_kno
         return found
 
     torch.testing.assert_close(gradient(None) * 12, gradient("ForCausalLM") * 11)
+
+
+def test_the_trainer_adds_up_the_losses_of_models_that_do_not_divide_by_all_targets(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    drawn = torch.Generator().manual_seed(0)
+    rows = [
+        {"input_ids": torch.randint(1, 64, (6,), generator=drawn), "labels": torch.randint(2, (6,), generator=drawn)}
+        for _ in range(4)
+    ]
+
+    def gradient(accumulation: int, *, mean: bool) -> torch.Tensor:
+        set_seed(0)
+        model = BertForTokenClassification(BertConfig(**sizes, **dropouts, intermediate_size=16, num_labels=2))
+        policy = file_of(micro_batch=4 // accumulation, accumulation_steps=accumulation)
+        trainer = Trainer(model, arguments_of(new_configuration(export_policy(policy, HF)), tmp_path))
+        if mean:
+            trainer.model_accepts_loss_kwargs = False
+        trainer.train_dataset = rows  # type: ignore[assignment]
+        batches, count = trainer.get_batch_samples(iter(trainer.get_train_dataloader()), accumulation, model.device)
+        trainer.current_gradient_accumulation_steps = accumulation
+        for batch in batches:
+            trainer.training_step(model, batch, num_items_in_batch=count)
+        found = model.classifier.weight.grad
+        assert found is not None
+        return found
+
+    whole = gradient(1, mean=False)
+    torch.testing.assert_close(gradient(2, mean=False), whole * 2)
+    torch.testing.assert_close(gradient(2, mean=True), whole)

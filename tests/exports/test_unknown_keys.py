@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ import msgspec
 import pytest
 import yaml
 
+from advisor.exports import config_file
 from advisor.exports import installed_keys as reading
 from advisor.exports.config_file import Patched, patched_file
 from advisor.exports.export import export_policy
-from advisor.exports.installed_keys import installed_keys
-from advisor.exports.rules import Schema
+from advisor.exports.installed_keys import absent_keys, installed_keys
+from advisor.exports.rules import Schema, Target
 from advisor.exports.trainers import TARGETS, get_target
 from advisor.exports.yaml_text import line_of
+from advisor.methods.setting import use
 from advisor.report.console import SafeConsole
 from advisor.report.export_view import export_view
 from advisor.report.json_documents import json_export
@@ -85,6 +88,36 @@ def test_every_key_that_an_export_writes_is_one_of_the_installed_trainer() -> No
                 if key.startswith(start)
             }
             assert written <= known, target.name
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
+def test_the_version_that_was_checked_has_every_key(target: Target) -> None:
+    assert absent_keys(target.written, target) == {}
+
+
+def test_keys_that_another_version_does_not_have_are_named_with_their_former_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = get_target("hf")
+    fields = {key.partition(".")[0] for key in target.written} - {"activation_checkpointing", "liger_kernel_config"}
+    lines = "".join(f"    {name}: int = 0\n" for name in sorted({*fields, "gradient_checkpointing"}))
+    folder = tmp_path / "transformers"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "training_args.py").write_text(f"class TrainingArguments:\n{lines}")
+    older = ModuleSpec("transformers", None, is_package=True)
+    older.submodule_search_locations = [str(folder)]
+    monkeypatch.setattr(reading.importlib.util, "find_spec", lambda name: older if name == "transformers" else None)
+    monkeypatch.setattr(config_file.importlib.metadata, "version", lambda name: "4.57.1")
+    exported = export_policy(file_of(use("checkpoint", every=1)), target)
+    SafeConsole(width=1000).print(export_view(exported))
+    assert (
+        "transformers 4.57.1 has no key activation_checkpointing (formerly gradient_checkpointing), and "
+        "HfArgumentParser refuses the file, unless another dataclass of your script has it. Install transformers "
+        f"{target.version}, or write the former names."
+    ) in capsys.readouterr().out
+    document = json.loads(json_export(exported, None, written=True))
+    assert document["absent"] == {"activation_checkpointing": "gradient_checkpointing"}
 
 
 def test_nothing_is_imported_to_look_keys_up() -> None:

@@ -69,6 +69,50 @@ def test_arguments_that_are_changed_after_attach_are_refused_before_a_step_is_ma
     assert own.state.global_step == 0
 
 
+class Loading(transformers.Trainer):
+    """Has a loader of its own."""
+
+    own_size = SAMPLES
+
+    def get_train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(rows(), batch_size=self.own_size, collate_fn=self.data_collator)
+
+
+class Sampling(Loading):
+    """Has batches that no number describes."""
+
+    def get_train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(rows(), batch_sampler=[[0], [1, 2, 3, 4]], collate_fn=self.data_collator)
+
+
+@pytest.mark.parametrize("size", [1, SAMPLES])
+def test_a_loader_of_another_size_is_refused_and_one_of_the_policys_is_taken(size: int, tmp_path: Path) -> None:
+    own = trainer(tmp_path, kind=Loading, layers=1)
+    own.own_size = size
+    hf.attach(own, PLAIN)
+    with pytest.raises(PolicyError, match=f"The loader of Loading must give batches of micro_batch: 2 .* have {size}"):
+        own.train()
+    own.own_size = PLAIN.micro_batch
+    own.train()
+    assert own.state.global_step == 2
+
+
+def test_a_batch_that_is_larger_than_the_policys_is_refused(tmp_path: Path) -> None:
+    own = trainer(tmp_path, kind=Sampling, layers=1)
+    hf.attach(own, PLAIN)
+    with pytest.raises(PolicyError, match="but its batches have 4"):
+        own.train()
+
+
+def test_a_collator_may_make_several_rows_of_each_sample(tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1)
+    usual = own.data_collator
+    own.data_collator = lambda samples: usual([*samples, *samples])  # chosen and rejected
+    hf.attach(own, PLAIN)
+    own.train()
+    assert own.state.global_step == 2
+
+
 def test_an_accumulation_that_a_callback_changes_between_two_steps_is_refused(tmp_path: Path) -> None:
     class Grow(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -320,3 +364,11 @@ def test_each_outcome_has_a_reason_or_works() -> None:
     outcomes = support.outcomes()
     assert len(outcomes) == len(CATALOGUE) * len(support.TRAINERS)
     assert all(reason == "" or "; " in reason for reason in outcomes.values()), "a reason and a fix"
+
+
+def test_a_loss_that_is_not_scaled_is_refused() -> None:
+    policy = policy_of(use("precision", dtype="fp16"), accumulation_steps=1)
+    prepared = accelerate.prepare(model(1), policy, accelerator=Accelerator(cpu=True), build_optimizer=adamw)
+    prepared.forward(batch(0)).backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(MethodRefusedError, match=r"call accelerator\.backward\(loss\), not loss\.backward\(\)"):
+        prepared.optimizer.step()

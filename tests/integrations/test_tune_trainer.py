@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,14 @@ import pytest
 import torch
 import transformers
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 import advisor
 from advisor.errors import OptionError, WorkloadError
+from advisor.integrations import hf
+from advisor.methods.setting import use
 from advisor.policy.file import load_policy_file
+from advisor.policy.policy import Policy
 from advisor.trainers import tune_trainer as tuning
 from advisor.trainers.longest_samples import longest_samples, sample_size
 from advisor.workload._loading import load_workload
@@ -161,6 +167,24 @@ def test_a_model_with_a_forward_that_cannot_be_imported_is_refused(asked: Asked,
     assert asked.options == {}
 
 
+def test_what_stands_below_the_guard_of_a_program_is_told_to_be_moved(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = "from tests.integrations.trainers import padded\n\ndef collate(samples):\n    return padded(samples)\n"
+    program = tmp_path / "train.py"
+    program.write_text(f"if __name__ == '__main__':\n    {below.replace(chr(10), chr(10) + '    ')}")
+    main = types.ModuleType("__main__")
+    main.__file__ = str(program)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(below, vars(main))
+    advisor.tune_trainer(trainer_of(tmp_path, data_collator=main.collate))
+    workload = asked.workload()
+    with pytest.raises(
+        WorkloadError, match=r"collate is not defined when .*train\.py is imported\. Define it at the top"
+    ):
+        workload.make_batch(2)
+
+
 def test_what_the_trainer_does_itself_is_the_baseline(asked: Asked, tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, bf16=True, gradient_accumulation_steps=2, activation_checkpointing=True)
     advisor.tune_trainer(trainer)
@@ -175,6 +199,50 @@ def test_what_the_trainer_does_itself_is_the_baseline(asked: Asked, tmp_path: Pa
     own = load_policy_file(asked.options["baseline"]).policy
     assert (own.label, own.micro_batch) == ("precision(dtype=bf16)", 2)
     assert asked.workload().max_grad_norm == 0.5
+
+
+class Notes:
+    """A progress that keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize(("variable", "scope"), [("false", "model"), ("true", "blocks")])
+def test_a_compiled_trainer_is_the_baseline(
+    variable: str, scope: str, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", variable)
+    advisor.tune_trainer(trainer_of(tmp_path, torch_compile=True))
+    assert load_policy_file(asked.options["baseline"]).policy.methods == (use("compile", scope=scope),)
+
+
+def test_what_no_method_says_of_a_trainer_is_named(asked: Asked, tmp_path: Path) -> None:
+    notes = Notes()
+    arguments = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"offload": True}}
+    advisor.tune_trainer(trainer_of(tmp_path, use_liger_kernel=True, **arguments), progress=notes)
+    assert notes.texts[1:] == [
+        "use_liger_kernel=True is not measured",
+        "activation_checkpointing_kwargs.offload=True is not measured",
+    ]
+
+
+def test_a_trainer_that_has_trained_is_taken_as_it_is_and_one_with_a_policy_refused(
+    asked: Asked, tmp_path: Path
+) -> None:
+    trainer = trainer_of(tmp_path, max_steps=1, learning_rate=1e-2, save_strategy="no")
+    trainer.train()
+    advisor.tune_trainer(trainer)
+    model = asked.workload().build_model()
+    assert all(torch.equal(value, trainer.model.state_dict()[name]) for name, value in model.state_dict().items())
+    trainer = trainer_of(tmp_path)
+    training = hf.attach(trainer, Policy(micro_batch=2))
+    with pytest.raises(WorkloadError, match=r"must have no policy yet, .* before hf\.attach"):
+        advisor.tune_trainer(trainer)
+    training.close()
 
 
 def test_equal_trainers_are_one_study_and_another_structure_is_another(asked: Asked, tmp_path: Path) -> None:
@@ -261,6 +329,58 @@ def test_a_module_that_cannot_be_tuned_is_refused(module: type[Module], data: An
     with pytest.raises(WorkloadError, match=words):
         advisor.tune_lightning(module(), data)
     assert asked.options == {}
+
+
+class Without(Language):
+    def configure_optimizers(self) -> Any:
+        return None
+
+
+def unbatched() -> Any:
+    return torch.utils.data.DataLoader(tokens(4), batch_size=None)
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "kind", "words"),
+    [
+        (Without, Data(tokens(4)), WorkloadError, "configure_optimizers must return an optimizer to be tuned"),
+        (Language, [1, 2], OptionError, r"takes a data module or the DataLoader .* but got list\. Give"),
+        (Language, Trainer(**QUIET, accelerator="cpu"), OptionError, r"but got Trainer\. Give .* trainer=trainer"),
+        (Language, unbatched(), WorkloadError, r"must make batches of samples, .* batch_size=None\. Give"),
+    ],
+)
+def test_data_and_optimizers_that_are_none_are_refused(
+    module: type[Module], data: Any, kind: type[Exception], words: str, asked: Asked
+) -> None:
+    with pytest.raises(kind, match=words):
+        advisor.tune_lightning(module(), data)
+    assert asked.options == {}
+
+
+@pytest.mark.parametrize(
+    "sampler", [torch.utils.data.BatchSampler(range(8), 4, drop_last=False), [[0, 1, 2, 3], [4, 5]]]
+)
+def test_the_batch_size_is_that_of_the_loaders_own_sampler(sampler: Any, asked: Asked) -> None:
+    advisor.tune_lightning(Language(), torch.utils.data.DataLoader(tokens(8), batch_sampler=sampler))
+    assert asked.workload().batch_size == 4
+
+
+def test_what_no_method_says_of_lightnings_trainer_is_named(asked: Asked) -> None:
+    notes = Notes()
+    options: dict[str, Any] = {
+        "precision": "bf16-true",
+        "gradient_clip_val": 0.5,
+        "gradient_clip_algorithm": "value",
+        "callbacks": [GradientAccumulationScheduler({0: 4})],
+    }
+    trainer = Trainer(**QUIET, accelerator="cpu", **options)
+    advisor.tune_lightning(Language(), Data(tokens(8), batch_size=2), trainer=trainer, progress=notes)
+    assert notes.texts[1:] == [
+        "precision='bf16-true' is not measured",
+        "gradient_clip_algorithm='value' is not measured",
+        "GradientAccumulationScheduler is not measured",
+    ]
+    assert asked.workload().max_grad_norm is None
 
 
 def test_the_longest_samples_are_found_among_all_or_among_many() -> None:

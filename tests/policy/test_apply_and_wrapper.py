@@ -179,6 +179,16 @@ def test_the_lines_that_apply_it_pass_on_what_the_workload_defines() -> None:
     assert "prepare(model, build_optimizer=build_optimizer)" in source
 
 
+def test_a_clipping_that_no_model_file_says_is_passed_as_its_value(tmp_path: Path) -> None:
+    """Trap: "max_grad_norm=MAX_GRAD_NORM, as in your model file" of what ``--from`` said."""
+    line = apply_lines(POLICY, ("max_grad_norm=1.0",))[1]
+    assert line == "training = prepare(model, max_grad_norm=1.0)  # a plain model; as you build it today"
+    path = tmp_path / "wrapper.py"
+    write_wrapper(Policy(micro_batch=2), path, headline="h", details="d", options=("max_grad_norm=1.0",))
+    with pytest.raises(UserError, match=r"given max_grad_norm as well.*max_grad_norm=1.0\)"):
+        load(path).prepare(torch.nn.Linear(2, 2))
+
+
 def test_the_lines_for_a_size_pass_each_function_what_it_takes() -> None:
     size = {"layers": 24, "pixels": 96}
     takers = {"build_model": ("layers", "pixels"), "make_batch": ("pixels",)}

@@ -126,7 +126,7 @@ def test_a_mistake_in_a_policy_file_is_explained_with_what_is_valid(tmp_path: Pa
 
 
 def test_a_missing_file_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="must be readable"):
+    with pytest.raises(PolicyError, match=r"must be readable, .*\. A search writes one: momadvise --goal faster MODEL"):
         load_policy_file(tmp_path / "none.yaml")
 
 

@@ -23,7 +23,7 @@ from advisor.trial.worker import timed_steps
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.run_trial import run_trial
 from advisor.workload.batch_layout import BatchLayout
-from advisor.workload.workload import WorkloadKind, WorkloadSource
+from advisor.workload.workload import Stated, WorkloadKind, WorkloadSource
 from tests.trial.specs import trial_of, up_to
 
 _PLAIN = """
@@ -489,6 +489,14 @@ def test_a_probe_learns_the_facts(bed: Bed) -> None:
     assert result.facts.linear_head_reason
     assert result.facts.libraries == {}, "none was asked for"
     assert bed.leftover == ""
+
+
+def test_a_clipping_that_is_stated_beside_the_model_is_an_option_with_its_value(bed: Bed) -> None:
+    spec = bed.spec(_PLAIN, kind=ProbeTrial, micro_batch=8, methods=())
+    stated = msgspec.structs.replace(spec.workload, stated=Stated(max_grad_norm=0.5))
+    result, _ = run_trial(msgspec.structs.replace(spec, workload=stated), lambda text: None)
+    assert result.facts is not None
+    assert result.facts.workload_options == (*bed.run(kind=ProbeTrial).facts.workload_options, "max_grad_norm=0.5")
 
 
 def test_a_probe_imports_the_libraries_that_are_asked_for_and_says_which_work(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,6 +190,17 @@ def test_a_config_file_and_its_folder_are_the_same_workload(tmp_path: Path) -> N
     assert (source.kind, source.location, source.name) == (WorkloadKind.HUGGING_FACE, str(path), "tiny-gpt2")
     assert resolve_source(path.parent) == source
     path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
+    assert resolve_source(path).fingerprint != source.fingerprint
+
+
+def test_what_decides_nothing_of_training_leaves_a_config_the_same_workload(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"model_type": "gemma3", "text_config": {"num_hidden_layers": 2, "dtype": "bfloat16"}}
+    path = write(tmp_path / "config.json", json.dumps({**config, "transformers_version": "5.23.0"}))
+    source = resolve_source(path)
+    saved_again = {"torch_dtype": "float16", "use_cache": False, "transformers_version": "5.24.1", "_name_or_path": "x"}
+    path.write_text(json.dumps({**saved_again, **config, "text_config": {"num_hidden_layers": 2}}, indent=4))
+    assert resolve_source(path).fingerprint == source.fingerprint
+    path.write_text(json.dumps({**config, "text_config": {"num_hidden_layers": 3}}))
     assert resolve_source(path).fingerprint != source.fingerprint
 
 

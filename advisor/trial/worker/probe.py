@@ -152,7 +152,7 @@ def _facts(
         matmul_flops_per_second=rates.matmul_flops_per_second,
         device_rates=rates,
         torch_version=str(torch.__version__),  # a class of its own otherwise
-        workload_options=tuple(bench.options()),
+        workload_options=_options(bench),
         size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
         libraries=libraries(bench.spec.libraries),
         **_of_methods(bench, training, batch, found["batch_layout"]),
@@ -239,6 +239,12 @@ def _larger_look(bench: Bench[ProbeTrial]) -> Look | None:
     if bench.data.layout.most_samples is not None and samples > bench.data.layout.most_samples:
         return None
     return Look(bench.data.batches(samples)[0], first, samples)
+
+
+def _options(bench: Bench[ProbeTrial]) -> tuple[str, ...]:
+    stated = bench.spec.workload.stated.max_grad_norm
+    given = {} if stated is None else {"max_grad_norm": f"max_grad_norm={stated!r}"}
+    return tuple(given.get(name, name) for name in bench.options())
 
 
 def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[str, ...]]:
