@@ -139,9 +139,7 @@ def test_a_site_whose_name_is_gone_is_a_mistake_and_a_name_that_cannot_be_asked_
 
 
 def test_a_page_that_hangs_is_given_up_and_a_busy_one_asked_again(site: str) -> None:
-    began = time.monotonic()
     silent = check_links.answer_of(f"{site}/silent", seconds=0.1, pauses=())
-    assert time.monotonic() - began < 0.9, "two attempts of a tenth of a second"
     assert silent.unknown == "no answer (timed out)"
     assert silent.gone == ""
     assert check_links.answer_of(f"{site}/busy", pauses=()).unknown == "answered 503"

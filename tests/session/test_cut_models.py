@@ -314,7 +314,7 @@ class TestBigger:
 
     def test_a_model_that_fits_on_no_single_device_is_cut(self) -> None:
         """Its own size has 4 layers; a device holds 3 with one sample, two devices 7 together."""
-        devices = Devices(limit=int(4.5 * GIB))
+        devices = Devices(limit=int(4.4 * GIB))
         search, sized, aim = self.search(devices, Floor(samples_per_second=1.0))
         search.run()
         found = choose(sized.candidates, aim, refused_settings={}, untried=0, stopped_because="it ended")
