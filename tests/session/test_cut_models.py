@@ -135,6 +135,16 @@ def trials(*counts: int, devices: Devices | None = None, **changes: Any) -> tupl
     return Trials(about, runner), devices, about
 
 
+class Picky(Devices):
+    """Fails in profiling runs at 64 samples."""
+
+    def run(self, spec: Any) -> Any:
+        if isinstance(spec, SizeTrial) and (spec.largest_batch or 64) >= 64:
+            self.ran.append(spec)
+            return spec.ended(Outcome.FAILED, "ValueError: too many (at batch 64)", failed_at=64)
+        return super().run(spec)
+
+
 class TestWhatIsRun:
     def test_profiling_runs_of_a_pipeline_have_its_micro_batches_and_time_counts_for_one(self) -> None:
         made, devices, _ = trials(1, 2)
@@ -160,6 +170,15 @@ class TestWhatIsRun:
             Combination((STAGES,), 2, Mesh(pipeline=2)), 1.0, Role.SEARCHED, best=None
         )
         assert (found.candidate.policy.micro_batch, found.candidate.policy.accumulation_steps) == (6, 4)
+
+    def test_a_batch_that_a_method_cannot_take_bounds_no_other_though_plain_training_is_not_known(self) -> None:
+        """Trap: in a study of two devices alone, what the first combination could not take bounded all others."""
+        made, devices, _ = trials(2, devices=Picky())
+        made.size(Combination((DDP, SLICED), 2, Mesh(tensor=2)), None)
+        assert [spec.largest_batch for spec in devices.ran] == [None, 32]
+        assert made.most_samples is None
+        made.size(Combination((DDP,), 2), None)
+        assert made.most_samples == 64, "plain training on two devices, each with 32"
 
     def test_samples_that_make_batch_does_not_make_are_not_asked_for(self) -> None:
         _, devices, about = trials(2)

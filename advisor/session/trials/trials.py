@@ -124,9 +124,10 @@ class Trials:
         steady = combination
         if combination == Combination() and self.turns.baseline is None:  # nothing is compared with these steps
             steady = around_stalls(combination, self.turns.around)
-        result = self._size_from(batch, steady, largest_batch, alone=alone)
+        is_plain = combination == self.reference(combination.data_degree)
+        result = self._size_from(batch, steady, largest_batch, alone=alone, for_all=is_plain)
         if batch > 1 and ran_not_even_once(result):  # one sample may fit, whose losses compare with no other's
-            result = self._size_from(1, steady, 1, alone=True)
+            result = self._size_from(1, steady, 1, alone=True, for_all=is_plain)
         if result.sizing is None or not result.sizing.points:
             return None, result
         for one in (combination, steady) if steady != combination else (combination,):
@@ -134,11 +135,10 @@ class Trials:
         return self.model_of(combination), result
 
     def _size_from(
-        self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool = False
+        self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool, for_all: bool
     ) -> SizeResult:
         plain = self._known.models.get(Combination().label)
-        pacesetter = self.turns.pacesetter
-        known = self.model_of(pacesetter), self.sizing_of(pacesetter)
+        known = self.model_of(self.turns.pacesetter), self.sizing_of(self.turns.pacesetter)
         beside = None if alone else self.turns.beside_profiling_runs(combination, first_batch, *known)
         slow_start = starts_slowly(combination.settings)
         expected = None if plain is None else plain.seconds(2 * first_batch)
@@ -159,7 +159,7 @@ class Trials:
                 compare_at=None if beside is None else self.turns.compare_at,
                 **self._taking_turns(beside),
             ),
-            for_all=plain is None,
+            for_all=for_all,
         )
 
     def model_of(self, combination: Combination) -> MemoryModel | None:
