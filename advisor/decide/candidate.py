@@ -156,8 +156,11 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         other_samples_per_second: Throughput of a second run that was further from the search's, if there was one.
         expected_speedup: The speedup over the baseline that the policy showed before: in turn with it, in the search
             or in an earlier confirmation if that was nearer; else between trials of their own.
-        without_stalls: Where others slowed the baseline down: the speedup over one with the methods around that.
+        without_stalls: Where others, or the place of its blocks in the heap, slowed the baseline down: the speedup over
+            one with the methods around that.
         around_stalls: These methods, in words.
+        page_faults: Where the place of its blocks did: pages that a step of the baseline took from the system, one
+            reading for each process.
         other_load: Where the run was far from its promise, or that is unsteady: what else kept the machine busy then.
     """
 
@@ -174,6 +177,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     expected_speedup: float | None = None
     without_stalls: Speedup | None = None
     around_stalls: str = ""
+    page_faults: tuple[float, ...] = ()
     other_load: str = ""
 
     @property

@@ -141,6 +141,7 @@ class Method(abc.ABC):
         pays: When to use it.
         does_not_pay: When not to.
         rests_on: A sentence on a condition of its gain that may change after the measurement; empty if there is none.
+        avoids_page_faults: Whether with it a step takes no pages from the system that the step before had.
         stage: When it is applied.
         parameters: Its parameters with their choices.
         decides: What it alone decides ("which activations of the blocks are kept"): two methods that decide the same
@@ -173,6 +174,7 @@ class Method(abc.ABC):
     pays: ClassVar[str]
     does_not_pay: ClassVar[str]
     rests_on: ClassVar[str] = ""
+    avoids_page_faults: ClassVar[bool] = False
     stage: ClassVar[Stage]
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     decides: ClassVar[str] = ""

@@ -109,15 +109,26 @@ def _promise(answer: Recommendation, goal: Goal) -> tuple[str, str]:
 
 
 def _without_stalls(answer: Recommendation) -> str:
-    """What the speedup comes to once other processes do not slow the baseline down."""
+    """What the speedup comes to once nothing that may be otherwise next time slows the baseline down."""
     confirmation = answer.confirmation
-    if confirmation is None or confirmation.without_stalls is None:
+    if confirmation is None:
         return ""
-    found = confirmation.without_stalls
-    spread = format_times_spread(found.low, found.high, found.value)
+    found, over_it = confirmation.without_stalls, ""
+    if found is not None:
+        spread = format_times_spread(found.low, found.high, found.value)
+        over_it = f", and over it the speedup is {format_times(found.value)}, {spread}"
+    if confirmation.page_faults:
+        least, most = round(min(confirmation.page_faults)), round(max(confirmation.page_faults))
+        steadier = f"A baseline with {confirmation.around_stalls}" if found is not None else "The winner"
+        return (
+            f"The baseline's speed differs from process to process: a step takes {least:,} to {most:,} pages of "
+            f"memory from the system, depending on where its blocks happen to lie. {steadier} takes none{over_it}."
+        )
+    if found is None:
+        return ""
     return (
         f"Other processes slow the baseline down, now more and now less. A baseline with {confirmation.around_stalls} "
-        f"gets around that, and over it the speedup is {format_times(found.value)}, {spread}."
+        f"gets around that{over_it}."
     )
 
 

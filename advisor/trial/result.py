@@ -56,10 +56,15 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast the training was that a trial alternated with."""
+    """How fast the training was that a trial alternated with.
+
+    Attributes:
+        page_faults: Pages that a step of it took from the system, in the median turn; ``None`` where not counted.
+    """
 
     policy: Policy
     samples_per_second: AboveZero
+    page_faults: float | None = None
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):

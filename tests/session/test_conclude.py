@@ -548,7 +548,7 @@ def test_a_confirmation_in_turn_is_held_to_the_ratio_that_was_measured_before(
     assert confirmation.as_promised is as_promised
     words = confirmation_words(confirmation)
     assert words.startswith("Confirmed: the wrapper and the baseline took" if as_promised else "Not confirmed")
-    assert " 7 turns" in words or " 21 turns" in words, "of one pair of processes, or of three"
+    assert " 7 turns" in words or " 35 turns" in words, "of one pair of processes, or of five"
     if not as_promised:
         share = f"{100 * found / 1.5:.0f}% of its promise, and ±10% would be noise"
         assert share in words

@@ -59,6 +59,8 @@ def test_a_trial_has_a_speedup_where_somebody_takes_turns_and_none_where_nobody_
     assert with_turns.notes == ()
     (pace,) = with_turns.paces
     assert pace.policy == Policy(micro_batch=4)
+    assert pace.page_faults is not None
+    assert pace.page_faults >= 0
     ratio = with_turns.measurement.samples_per_second / pace.samples_per_second
     assert 0.2 < ratio / with_turns.speedup.value < 5, "of the same turns, however noisy the machine is"
 

@@ -53,6 +53,7 @@ class RetainFreedMemory(Method):
     )
     pays = "on CPUs, when tensors are of some hundred KiB or more: nearly always"
     does_not_pay = "where other programs need the memory between two peaks, or large batches of many sizes alternate"
+    avoids_page_faults = True
     stage = Stage.PARALLELIZE  # Before methods allocate.
     citation = "The GNU C Library manual, Malloc Tunable Parameters"
 

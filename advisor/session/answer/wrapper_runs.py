@@ -11,15 +11,15 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Confirmation, Recommendation
 from advisor.decide.eligible import is_measured
+from advisor.decide.page_faults import are_many, are_uneven
 from advisor.decide.promise import is_certain, promised, shown, together
 from advisor.hardware.contention import other_load
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
-from advisor.methods.catalogue import get_method
-from advisor.methods.setting import MethodSetting
 from advisor.search.space.space import Combination
 from advisor.session.answer.remeasure import times_measured
+from advisor.session.answer.steadier_baseline import SteadierBaseline, lowered, steadying
 from advisor.session.context import StudyContext
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.session.trials.stalls import speedup_between
@@ -32,8 +32,11 @@ __all__ = ["WrapperRun", "WrapperRuns"]
 _KEPT = 0.9
 """Share of the promised throughput below which a confirmation needs the baseline beside it."""
 
-_MOST_PAIRS = 3
+_MOST_PAIRS = 5
 """Pairs of fresh processes that a vague promise is worth."""
+
+_PROCESSES = 4
+"""Fresh processes of the baseline that tell whether all take as many pages from the system in a step."""
 
 _APART = 0.1
 """Relative difference always allowed between two runs of one policy."""
@@ -113,10 +116,10 @@ class WrapperRuns:
                 confirmation = self._once_more(confirmation, winner)
                 confirmation = self._promised_beside(confirmation, after, recommendation)
             elif over_steady is not None:
-                least = promised([over_steady], ())
-                confirmation = _lowered(confirmation, promise, least, self.trials.turns.around)
+                confirmation = lowered(confirmation, over_steady, self.trials.turns.around)
             else:
-                confirmation = self._without_stalls(confirmation, promise, recommendation)
+                confirmation = self._steadier.without_stalls(confirmation, recommendation, self._other_load())
+                confirmation = self._steadier.without_page_faults(confirmation, recommendation, asked=beside)
         except KeyboardInterrupt:
             interrupted = True
         if confirmation.kept is not None and (confirmation.is_unsteady or not confirmation.as_promised):
@@ -135,7 +138,10 @@ class WrapperRuns:
         label = Combination.of(winner.policy).words
         while len(speedups) < _MOST_PAIRS and self.context.budget.may_confirm_another:
             found, promise = self._promise(speedups, recommendation)
-            if found is None or promise is None or is_certain(found, promise):
+            if found is None or promise is None:
+                return None
+            tells_more = found.value > 1 and len(speedups) < _PROCESSES and self._may_be_uneven(recommendation)
+            if is_certain(found, promise) and not tells_more:
                 return None
             self.context.progress.stage(f"running the emitted wrapper in other fresh processes, to be surer: {label}")
             again = self._at_size_of(winner).confirm(
@@ -147,6 +153,18 @@ class WrapperRuns:
                 return again if fails and winner.policy.gpu_count == 1 else None
             speedups.append(again.speedup)
         return None
+
+    def _may_be_uneven(self, recommendation: Recommendation) -> bool:
+        """Whether steps of the baseline take many pages from the system, as far as is known all as many."""
+        if not steadying(recommendation):
+            return False
+        assert recommendation.baseline is not None, "there is something to steady"
+        readings = self.trials.turns.page_faults_of(recommendation.baseline.policy)
+        return are_many(readings) and not are_uneven(readings)
+
+    @property
+    def _steadier(self) -> SteadierBaseline:
+        return SteadierBaseline(self.context, self.trials, self.path)
 
     def _other_load(self) -> str:
         """What keeps the machine busy; empty if nothing does."""
@@ -219,34 +237,6 @@ class WrapperRuns:
             measured = (baseline.measurement, *baselines)
             rates = (*(one.samples_per_second for one in measured), *self.trials.turns.rates_of(baseline.policy))
         return shown(found, own, others, rates), promised(found, own, others, rates)
-
-    def _without_stalls(
-        self, confirmation: Confirmation, promise: Speedup, recommendation: Recommendation
-    ) -> Confirmation:
-        """Lower a promise to what is left of it when other processes no longer slow the baseline down.
-
-        Threads that wait for each other beside them stall in one minute and not in the next, so that plain training is
-        now 100 times slower and now twice. A baseline with those methods of the winner that get around this is as fast
-        in both; so the speedup over it stays.
-        """
-        winner, baseline = recommendation.winner, recommendation.baseline
-        has = () if baseline is None else tuple(one.name for one in baseline.policy.methods)
-        around = [one for one in winner.policy.methods if get_method(one.name).rests_on and one.name not in has]
-        if baseline is None or not around or winner.model_size or not self._other_load():
-            return confirmation
-        settings = sorted((*baseline.policy.methods, *around), key=lambda one: one.name)
-        steady = msgspec.structs.replace(baseline.policy, methods=tuple(settings))
-        if steady.key == winner.policy.key:  # nothing of the gain is left
-            lowered = msgspec.structs.replace(promise, low=min(promise.low, 1.0))
-            return msgspec.structs.replace(confirmation, promise=lowered)
-        self.context.progress.stage(f"comparing with a baseline that other processes slow down less: {_names(around)}")
-        result = self.trials.time(
-            steady, outpaced_below=None, repeat=1, measure_seconds=self.context.budget.limits.turn_seconds
-        )
-        if result.measurement is None or confirmation.measurement is None:
-            return confirmation
-        least = promised([speedup_between(confirmation.measurement, result.measurement)], ())
-        return _lowered(confirmation, promise, least, around)
 
     def _promised_beside(
         self, confirmation: Confirmation, after: Measurement | None, recommendation: Recommendation
@@ -327,18 +317,6 @@ def _same_training(winner: Candidate, baseline: Candidate | None) -> bool:
 
 def _took_turns(result: ConfirmResult, other: Candidate) -> bool:
     return any(pace.policy == other.policy for pace in result.paces)
-
-
-def _lowered(
-    confirmation: Confirmation, promise: Speedup, least: Speedup, around: Sequence[MethodSetting]
-) -> Confirmation:
-    """Promise no more than what is left over a baseline with these methods, which nothing slows down."""
-    lowered = msgspec.structs.replace(promise, low=min(promise.low, least.low))
-    return msgspec.structs.replace(confirmation, promise=lowered, without_stalls=least, around_stalls=_names(around))
-
-
-def _names(settings: Sequence[MethodSetting]) -> str:
-    return " + ".join(one.words for one in settings)
 
 
 def _noise(winner: Candidate, again: Measurement | None) -> float:

@@ -58,6 +58,7 @@ class Turns:
         self.steady: Candidate | None = None
         self._compared_with: dict[str, Combination] = {}
         self._rates: dict[str, list[float]] = {}
+        self._page_faults: dict[str, list[float]] = {}
 
     def beside_profiling_runs(
         self, combination: Combination, first_batch: int, model: MemoryModel | None, sizing: Sizing | None
@@ -148,10 +149,16 @@ class Turns:
         """Remember how fast the training beside a trial was."""
         for pace in result.paces:
             self._rates.setdefault(pace.policy.key, []).append(pace.samples_per_second)
+            if pace.page_faults is not None:
+                self._page_faults.setdefault(pace.policy.key, []).append(pace.page_faults)
 
     def rates_of(self, policy: Policy) -> tuple[float, ...]:
         """Samples per second of a policy, one for each trial that it ran beside."""
         return tuple(self._rates.get(policy.key, ()))
+
+    def page_faults_of(self, policy: Policy) -> tuple[float, ...]:
+        """Pages that a step of a policy took from the system, one reading for each trial that it ran beside."""
+        return tuple(self._page_faults.get(policy.key, ()))
 
 
 def at_speed_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from advisor.policy.policy import Policy
 from advisor.trial.result import Pace
 from advisor.trial.spec import ComparedSpec, ConfirmTrial, SizeTrial, TimeTrial
 from advisor.trial.worker.bench import Bench
-from advisor.trial.worker.partner import NoPartnerError
+from advisor.trial.worker.partner import Answer, NoPartnerError
 
 __all__ = ["gain_in_turn", "load_partner", "speedup_in_turn", "turn"]
 
@@ -68,6 +69,7 @@ def speedup_in_turn(
         return None
     steps: list[float] = []
     others: list[float] = []
+    faults: list[float] = []
 
     def own() -> float:
         # Where the other's single step takes longer than a turn, several of one's own cost little beside it.
@@ -76,7 +78,10 @@ def speedup_in_turn(
         return world.agreed(typical_seconds(taken)) / policy.global_batch
 
     def other() -> float:
-        others.append(world.agreed(_turn_of_other(bench, beside)))
+        its = _turn_of_other(bench, beside)
+        others.append(world.agreed(its.step_seconds))
+        if its.page_faults is not None:
+            faults.append(its.page_faults)
         return others[-1] / beside.global_batch
 
     try:
@@ -84,26 +89,32 @@ def speedup_in_turn(
     except NoPartnerError as error:
         bench.notes.append(f"not compared in turn: {error}")
         return None
-    bench.paces.append(Pace(policy=beside, samples_per_second=beside.global_batch / typical_seconds(others)))
+    bench.paces.append(
+        Pace(
+            policy=beside,
+            samples_per_second=beside.global_batch / typical_seconds(others),
+            page_faults=statistics.median(faults) if faults else None,
+        )
+    )
     return speedup, steps
 
 
-def _turn_of_other(bench: Bench[Any], beside: Policy) -> float:
-    """Let the other training step; seconds per step of this rank's share of it, 0 without one.
+def _turn_of_other(bench: Bench[Any], beside: Policy) -> Answer:
+    """Let the other training step this rank's share of it, if it has one.
 
     Raises:
         NoPartnerError: On every rank, if it cannot step on one of them.
     """
-    seconds, failure = 0.0, ""
+    answer, failure = Answer(0), ""
     try:
         if _has_share(bench, beside):
             assert bench.partner is not None, "every rank has one"
-            seconds = bench.partner.turn(_others_share(bench.spec, beside), _TURN_SECONDS)
+            answer = bench.partner.turn(_others_share(bench.spec, beside), _TURN_SECONDS)
     except NoPartnerError as error:
         failure = str(error)
     if bench.world.total(bool(failure)):
         raise NoPartnerError(failure or "another rank's partner failed")
-    return seconds
+    return answer
 
 
 def gain_in_turn(

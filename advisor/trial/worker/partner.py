@@ -46,11 +46,13 @@ class Message(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """Seconds per step in the long run (0 if none was made), or why there are none.
 
-    The number is the message's, so that a late answer is not taken for that to the next trial's message.
+    The number is the message's, so that a late answer is not taken for that to the next trial's message. Page faults
+    are those of a step, if the system counts them.
     """
 
     number: int
     step_seconds: float = 0.0
+    page_faults: float | None = None
     failure: str = ""
 
 
@@ -78,13 +80,13 @@ class Partner:
         with contextlib.suppress(OSError):
             self._channel.sendall(encode_line(Message(time.monotonic_ns(), spec)))
 
-    def turn(self, spec: ComparedSpec, seconds: float) -> float:
-        """Let it step for some seconds, at least once; return the seconds per step in the long run.
+    def turn(self, spec: ComparedSpec, seconds: float) -> Answer:
+        """Let it step for some seconds, at least once.
 
         Raises:
             NoPartnerError: It cannot step.
         """
-        return self._asked(Message(time.monotonic_ns(), spec, seconds)).step_seconds
+        return self._asked(Message(time.monotonic_ns(), spec, seconds))
 
     def rest(self) -> None:
         """Make it free its memory."""

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from advisor.measure.page_faults import page_faults
 from advisor.measure.typical import typical_seconds
 from advisor.policy.policy import Policy
 from advisor.text.records import decode_record
@@ -80,8 +81,9 @@ class _Served:
         refusals = AllocatorRefusals(torch.device(spec.device))
         try:
             training, bench = self._loaded(spec)
-            seconds = 0.0 if message.seconds is None else self._stepped(training, bench, spec.policy, message.seconds)
-            return Answer(message.number, seconds)
+            if message.seconds is None:
+                return Answer(message.number)
+            return Answer(message.number, *self._stepped(training, bench, spec.policy, message.seconds))
         except BaseException as error:  # SystemExit too, of the user's code
             self._drop()
             self.is_lost = self._joined
@@ -102,7 +104,10 @@ class _Served:
             self._identity = identity
         return self._training, self._bench
 
-    def _stepped(self, training: Training, bench: Bench[Any], policy: Policy, seconds: float) -> float:
+    def _stepped(
+        self, training: Training, bench: Bench[Any], policy: Policy, seconds: float
+    ) -> tuple[float, float | None]:
+        """Seconds and page faults per step."""
         batches = bench.data.batches(policy.global_batch)
         following = itertools.cycle(batches)
 
@@ -116,7 +121,11 @@ class _Served:
             training.step(batches[0])
             bench.synchronize()
             self._warm_at = policy.global_batch
-        return typical_seconds(turn(step, seconds, agree=bench.world.agreed))
+        before = page_faults()
+        taken = turn(step, seconds, agree=bench.world.agreed)
+        after = page_faults()
+        faults = None if before is None or after is None else (after - before) / len(taken)
+        return typical_seconds(taken), faults
 
     def _drop(self) -> None:
         self._training = self._bench = self._identity = None

@@ -1,0 +1,140 @@
+"""What a promise comes to over a baseline that is not slowed down by what may be otherwise in the next training.
+
+Plain training may be slow because of other processes, or because of where its blocks happen to lie in its heap. A
+baseline with those methods of the winner that get around this is as fast in both cases, so the speedup over it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.decide.page_faults import are_uneven
+from advisor.decide.promise import promised
+from advisor.measure.in_turn import Speedup
+from advisor.methods.base import Method
+from advisor.methods.catalogue import get_method
+from advisor.methods.setting import MethodSetting
+from advisor.policy.policy import Policy
+from advisor.session.context import StudyContext
+from advisor.session.trials.stalls import speedup_between
+from advisor.session.trials.trials import Trials
+
+__all__ = ["SteadierBaseline", "lowered", "steadying"]
+
+
+def steadying(recommendation: Recommendation) -> tuple[MethodSetting, ...]:
+    """The winner's methods with which steps take no pages from the system, if the baseline has none of them."""
+    return _added(recommendation, lambda method: method.avoids_page_faults)
+
+
+def lowered(
+    confirmation: Confirmation, over_steady: Speedup, around: Sequence[MethodSetting], **why: Any
+) -> Confirmation:
+    """Promise no more than what is left over a baseline with these methods, which nothing slows down."""
+    assert confirmation.promise is not None, "there is a promise to lower"
+    least = promised([over_steady], ())
+    promise = msgspec.structs.replace(confirmation.promise, low=min(confirmation.promise.low, least.low))
+    return msgspec.structs.replace(
+        confirmation, promise=promise, without_stalls=least, around_stalls=_names(around), **why
+    )
+
+
+@dataclass
+class SteadierBaseline:
+    """Compares the wrapper of a winner with it.
+
+    Attributes:
+        path: The wrapper's file.
+    """
+
+    context: StudyContext
+    trials: Trials
+    path: str
+
+    def without_stalls(self, confirmation: Confirmation, recommendation: Recommendation, load: str) -> Confirmation:
+        """Lower a promise to what is left of it when other processes no longer slow the baseline down.
+
+        Threads that wait for each other beside them stall in one minute and not in the next, so that plain training is
+        now 100 times slower and now twice.
+
+        Args:
+            confirmation: The winner's, with a promise.
+            recommendation: The recommendation.
+            load: What keeps the machine busy; empty if nothing does.
+        """
+        around = _added(recommendation, lambda method: bool(method.rests_on))
+        if not around or recommendation.winner.model_size or not load:
+            return confirmation
+        steady = _steadied(recommendation, around)
+        if steady == recommendation.winner.policy:
+            return _without_gain(confirmation)
+        self.context.progress.stage(f"comparing with a baseline that other processes slow down less: {_names(around)}")
+        result = self.trials.time(
+            steady, outpaced_below=None, repeat=1, measure_seconds=self.context.budget.limits.turn_seconds
+        )
+        if result.measurement is None or confirmation.measurement is None:
+            return confirmation
+        return lowered(confirmation, speedup_between(confirmation.measurement, result.measurement), around)
+
+    def without_page_faults(
+        self, confirmation: Confirmation, recommendation: Recommendation, *, asked: dict[str, Any]
+    ) -> Confirmation:
+        """Lower a promise to what is left of it over a baseline whose blocks happen to lie well in its heap.
+
+        Args:
+            confirmation: The winner's, with a promise.
+            recommendation: The recommendation.
+            asked: What the confirmation asked for beside the wrapper where the search took no turns.
+        """
+        winner, baseline, around = recommendation.winner, recommendation.baseline, steadying(recommendation)
+        if baseline is None or not around or winner.model_size or not self.context.budget.may_confirm_another:
+            return confirmation
+        readings = self.trials.turns.page_faults_of(baseline.policy)
+        if not are_uneven(readings):
+            return confirmation
+        steady = _steadied(recommendation, around)
+        if steady == winner.policy:
+            return msgspec.structs.replace(
+                _without_gain(confirmation), around_stalls=_names(around), page_faults=readings
+            )
+        self.context.progress.stage(f"comparing with a baseline that takes no pages in a step: {_names(around)}")
+        result = self.trials.confirm(
+            winner.policy, self.path, repeat=0, around_stalls=False, **(asked | {"beside": steady})
+        )
+        if result.speedup is None:
+            return confirmation
+        found = lowered(confirmation, result.speedup, around, page_faults=readings)
+        assert found.promise is not None, "it was lowered"
+        # Whatever lies between the two is as promised: it depends on the process.
+        return msgspec.structs.replace(found, noise=max(found.noise, found.promise.relative_spread))
+
+
+def _added(recommendation: Recommendation, wanted: Callable[[Method], bool]) -> tuple[MethodSetting, ...]:
+    """Those methods of the winner that the baseline lacks."""
+    if recommendation.baseline is None:
+        return ()
+    has = {one.name for one in recommendation.baseline.policy.methods}
+    methods = recommendation.winner.policy.methods
+    return tuple(one for one in methods if one.name not in has and wanted(get_method(one.name)))
+
+
+def _steadied(recommendation: Recommendation, around: Sequence[MethodSetting]) -> Policy:
+    assert recommendation.baseline is not None, "there is something to steady"
+    policy = recommendation.baseline.policy
+    return msgspec.structs.replace(policy, methods=tuple(sorted((*policy.methods, *around), key=lambda one: one.name)))
+
+
+def _without_gain(confirmation: Confirmation) -> Confirmation:
+    """The steadier baseline is the winner itself."""
+    assert confirmation.promise is not None, "there is a promise to lower"
+    promise = msgspec.structs.replace(confirmation.promise, low=min(confirmation.promise.low, 1.0))
+    return msgspec.structs.replace(confirmation, promise=promise)
+
+
+def _names(settings: Sequence[MethodSetting]) -> str:
+    return " + ".join(one.words for one in settings)
