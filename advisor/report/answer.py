@@ -11,7 +11,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.constrain import Constrain
 from rich.text import Text
 
-from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.decide.candidate import Recommendation
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.frontier import placed
 from advisor.decide.preference import beyond_limit
 from advisor.goal import Goal, GoalKind

@@ -11,7 +11,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from advisor.decide.candidate import Candidate, Confirmation, Growth, Recommendation
+from advisor.decide.candidate import Candidate, Growth, Recommendation
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.cost import cost_of
 from advisor.decide.eligible import why_not_eligible
 from advisor.goal import Goal

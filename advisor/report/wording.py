@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from advisor.decide.candidate import Candidate, Comparison, Confirmation, Role
+from advisor.decide.candidate import Candidate, Comparison, Role
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.eligible import is_measured, is_outpaced
 from advisor.goal import Goal, Price
 from advisor.hardware.mesh import DATA_ONLY

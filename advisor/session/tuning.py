@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from advisor.decide.answer import Answer, store_answer
-from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.decide.candidate import Recommendation
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.eligible import is_measured
 from advisor.decide.score import directions
 from advisor.goal import Goal, GoalKind

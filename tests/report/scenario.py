@@ -8,8 +8,9 @@ import msgspec
 from rich.console import Console, RenderableType
 
 from advisor.decide.answer import Answer
-from advisor.decide.candidate import Confirmation, Recommendation, Role
+from advisor.decide.candidate import Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.decide.confirmation import Confirmation
 from advisor.goal import Fidelity, Goal
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.measurement import StopReason

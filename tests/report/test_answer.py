@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.candidate import Confirmation
 from advisor.decide.choose import choose
+from advisor.decide.confirmation import Confirmation
 from advisor.goal import Preference
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import MethodSetting

@@ -4,7 +4,8 @@ import json
 
 import msgspec
 
-from advisor.decide.candidate import Confirmation, Recommendation
+from advisor.decide.candidate import Recommendation
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.score import gain_over
 from advisor.report.answer import AnswerView, confirmation_words
 from advisor.report.growth import growth_table

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.candidate import Confirmation, Recommendation, Role
+from advisor.decide.candidate import Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.decide.confirmation import Confirmation
 from advisor.measure.in_turn import Speedup
 from advisor.report.answer import confirmation_words
 from advisor.report.headline import gain_is_open, headline, headline_lines

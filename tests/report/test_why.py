@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Confirmation, Recommendation, Role
+from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
+from advisor.decide.confirmation import Confirmation
 from advisor.goal import Fidelity, Goal
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import MethodSetting, use

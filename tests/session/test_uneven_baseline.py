@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.decide.page_faults import are_many, are_uneven
+from advisor.decide.uneven import are_many, are_uneven
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy

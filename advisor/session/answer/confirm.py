@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.repeat import MOST_REPEATED
 from advisor.errors import NothingMeasuredError, TrialError

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from advisor.decide.candidate import Confirmation, Recommendation
-from advisor.decide.page_faults import are_uneven
+from advisor.decide.candidate import Recommendation
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.promise import promised
+from advisor.decide.uneven import are_uneven
 from advisor.measure.in_turn import Speedup
 from advisor.methods.base import Method
 from advisor.methods.catalogue import get_method

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Confirmation, Recommendation
+from advisor.decide.candidate import Candidate, Recommendation
+from advisor.decide.confirmation import Confirmation
 from advisor.decide.eligible import is_measured
-from advisor.decide.page_faults import are_many, are_uneven
 from advisor.decide.promise import is_certain, promised, shown, together
+from advisor.decide.uneven import are_many, are_uneven
 from advisor.hardware.contention import other_load
 from advisor.hardware.hardware import DeviceKind
 from advisor.measure.in_turn import Speedup
