@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
-def read_yaml(path: Path, *, what: str, error: type[UserError], missing: str = "Is the path right?") -> Any:
+def read_yaml(
+    path: Path,
+    *,
+    what: str,
+    error: type[UserError],
+    missing: str = "Is the path right?",
+    check: Callable[[str], None] = lambda text: None,
+) -> Any:
     """Read a file.
 
     Args:
@@ -42,6 +50,7 @@ def read_yaml(path: Path, *, what: str, error: type[UserError], missing: str = "
         what: What it is, for the message: ``"A policy file"``.
         error: Type of the error to raise.
         missing: What to do where there is no such file, as a sentence.
+        check: Given the text before it is parsed; raises if something is wrong with it.
 
     Raises:
         UserError: It cannot be read, is not YAML, or holds invalid values: numbers beyond 64 bits, text that is not
@@ -61,6 +70,7 @@ def read_yaml(path: Path, *, what: str, error: type[UserError], missing: str = "
         text = data.decode()
     except UnicodeDecodeError as reason:
         raise error(f"{what} must be UTF-8 text, but {where} is not: {reason}. Save it as UTF-8.") from None
+    check(text)
     try:
         content = yaml.load(text, _Loader)
     except RecursionError:
