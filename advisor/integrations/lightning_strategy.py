@@ -24,6 +24,7 @@ from lightning.pytorch.utilities.parsing import lightning_hasattr, lightning_set
 
 from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
 from advisor.integrations import support
+from advisor.integrations.lightning_optimizer import require_one_optimizer
 from advisor.integrations.lightning_precision import PolicyPrecision
 from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.silent_log import silent_log
@@ -134,11 +135,8 @@ class UnderPolicy(Strategy):  # type: ignore[misc]
         self, trainer: Trainer, trained: set[int], parameters: Iterable[torch.nn.Parameter]
     ) -> torch.optim.Optimizer:
         """The module's own optimizer, without the parameters that a method has frozen since."""
-        super().setup_optimizers(trainer)
-        if len(self.optimizers) != 1:
-            raise MethodRefusedError(
-                f"a policy needs one optimizer, but configure_optimizers returned {len(self.optimizers)}"
-            )
+        with require_one_optimizer(self.lightning_module):
+            super().setup_optimizers(trainer)
         optimizer = self.optimizers[0]
         for group in optimizer.param_groups:
             group["params"] = [one for one in group["params"] if one.requires_grad or id(one) not in trained]

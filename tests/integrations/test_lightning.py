@@ -346,6 +346,11 @@ class TwoOptimizers(Language):
         return [torch.optim.SGD(self.parameters(), lr=1e-3), torch.optim.SGD(self.parameters(), lr=1e-3)]
 
 
+class NoOptimizer(Language):
+    def configure_optimizers(self) -> Any:
+        return None
+
+
 class WithoutLoss(Language):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return None
@@ -368,7 +373,13 @@ IN_BACKWARD = policy_of(advisor.use("optimizer_in_backward"), micro_batch=4, acc
         (Language, IN_BACKWARD, {"accumulate_grad_batches": 2}, "whole gradient in one backward pass"),
         (Language, policy_of(), {"callbacks": [GradientAccumulationScheduler({1: 2})]}, "must stay what it is"),
         (ByHand, policy_of(), {}, "automatic_optimization=False"),
-        (TwoOptimizers, policy_of(), {}, "2"),
+        (
+            TwoOptimizers,
+            policy_of(),
+            {},
+            "but .* of TwoOptimizers returned 2; return one optimizer with a",
+        ),
+        (NoOptimizer, policy_of(), {}, "one optimizer, but .* of NoOptimizer returned None; return an optimizer"),
         (WithoutLoss, policy_of(), {}, "it returned None"),
         (Pictures, policy_of(advisor.use("channels_last")), {"precision": "16-true"}, "precision='16-true'"),
     ],
