@@ -21,6 +21,7 @@ from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.policy.apply import HasPolicy, apply_policy
 from advisor.policy.policy import Policy
 from advisor.training.batch.tree import sample_count
+from advisor.training.direct_call import refuse_direct_calls
 from advisor.training.training import Training
 
 __all__ = ["Prepared", "prepare"]
@@ -112,7 +113,10 @@ class Prepared:
         self.model = training.model
         self._policy = policy
         self._accelerator = accelerator
-        self._loop = TrainerLoop(training, policy.accumulation_steps, stepping=lambda: accelerator.sync_gradients)
+        self._loop = TrainerLoop(
+            training, policy.accumulation_steps, "prepared.forward", stepping=lambda: accelerator.sync_gradients
+        )
+        refuse_direct_calls(training, policy.words, "call prepared.forward(micro_batch) in its place")
         self.optimizer = self._loop.optimizer
         let_it_make_passes(accelerator, self._loop)
         accelerator.prepare_model(self.model)
@@ -143,6 +147,7 @@ class Prepared:
             for place, micro_batch in enumerate(step, start=1):
                 last = place == len(step)
                 self._accelerator.gradient_state._set_sync_gradients(last)
+                self._loop.next_micro_batch()
                 with contextlib.nullcontext() if last else self.training.accumulating():
                     yield micro_batch
 

@@ -19,6 +19,7 @@ from advisor.integrations.shared import OwnSetting, policy_for, require_plain, r
 from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.policy.apply import HasPolicy, apply_policy
 from advisor.policy.policy import Policy
+from advisor.training.direct_call import refuse_direct_calls
 from advisor.training.loss import is_causal_loss
 from advisor.training.training import Training
 
@@ -115,7 +116,13 @@ def attach(
             training.notes.append(f"{name} of the trainer was {before} and is {value} now")
             setattr(args, name, value)
     trainer._train_batch_size = args.train_batch_size
-    loop = TrainerLoop(training, found.policy.accumulation_steps)
+    loop = TrainerLoop(training, found.policy.accumulation_steps, "self.compute_loss")
+    refuse_direct_calls(
+        training,
+        found.policy.words,
+        "in training_step call self.compute_loss(model, inputs) in its place, also with return_outputs=True, and put "
+        "what is to become of the outputs into compute_loss",
+    )
     let_it_make_passes(trainer.accelerator, loop)
     if save_adapters:
         require_adapters(training)

@@ -1,0 +1,107 @@
+"""Trainers and loops that make a step in a way of their own: all of the policy is in it, or it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from accelerate import Accelerator
+
+from advisor.errors import MethodRefusedError, PolicyError
+from advisor.integrations import accelerate, hf
+from advisor.methods.setting import use
+from tests.integrations.small import SAMPLES, adamw, batch, error, model, policy_of, state_of, trainer
+
+BF16 = use("precision", dtype="bf16")
+
+
+def trained(kind: Any, folder: Path, *settings: Any) -> dict[str, torch.Tensor]:
+    own = trainer(folder, kind=kind, layers=3)
+    training = hf.attach(own, policy_of(*settings), build_optimizer=adamw)
+    own.train()
+    return state_of(training)
+
+
+class WithOutputs(transformers.Trainer):
+    """Looks at the outputs in its step."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        loss, outputs = self.compute_loss(model, self._prepare_inputs(inputs), return_outputs=True)
+        assert outputs.logits.shape[0] == SAMPLES // 2
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class Twice(transformers.Trainer):
+    """Computes the loss of a micro-batch twice, as adversarial training does."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        inputs = self._prepare_inputs(inputs)
+        self.compute_loss(model, inputs)
+        loss = self.compute_loss(model, inputs)
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+@pytest.mark.parametrize("kind", [WithOutputs, Twice])
+def test_a_step_of_its_own_has_all_methods_and_weights(kind: Any, tmp_path: Path) -> None:
+    expected = trained(transformers.Trainer, tmp_path, BF16)
+    assert error(trained(kind, tmp_path, BF16), expected) < 1e-6
+
+
+def test_outputs_that_a_method_does_not_compute_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MethodRefusedError, match="leave return_outputs=True out of training_step, or chunked_cross"):
+        trained(WithOutputs, tmp_path, use("chunked_cross_entropy", chunks=8))
+
+
+class Directly(transformers.Trainer):
+    """Calls the model in its step."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        loss = model(**self._prepare_inputs(inputs)).loss
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "words"),
+    [
+        ((BF16,), MethodRefusedError, r"directly .* without a part of precision bf16.*call self\.compute_loss\(model"),
+        (
+            (),
+            PolicyError,
+            r"its share of the step, .* accumulates 2, .*computed by self\.compute_loss",
+        ),
+    ],
+)
+def test_a_direct_call_in_a_step_is_refused(settings: Any, kind: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=words):
+        trained(Directly, tmp_path, *settings)
+
+
+class Scaled(transformers.Trainer):
+    """Scales the loss itself."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        loss = self.compute_loss(model, self._prepare_inputs(inputs)) / self.args.gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+def test_a_loss_that_a_step_scales_once_more_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"self\.compute_loss gives it, but it was divided by 2 once more\. Leave"):
+        trained(Scaled, tmp_path)
+
+
+@pytest.mark.parametrize(("settings", "kind"), [((BF16,), MethodRefusedError), ((), PolicyError)])
+def test_a_loop_that_calls_the_prepared_model_is_refused(settings: Any, kind: Any) -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), policy_of(*settings), accelerator=accelerator)
+    with pytest.raises(kind, match=r"prepared\.forward"):
+        accelerator.backward(prepared.model(**batch(0)).loss)
+    with torch.no_grad():
+        prepared.model(**batch(0))
+    prepared.training.close()
