@@ -141,8 +141,9 @@ class Prepared:
         first = True
         while step := list(itertools.islice(source, self._policy.accumulation_steps)):
             self._loop.begin([self._checked(micro_batch) for micro_batch in step])
-            if first and len(step) > 1:
-                self._require_whole(step[0])
+            if first and (len(step) > 1 or self._is_short(step[0])):
+                # A loader of one batch may have fewer samples, any other has whole batches first.
+                self._require_whole(step[0], alone=len(step) == 1 and next(source, None) is None)
             first = False
             for place, micro_batch in enumerate(step, start=1):
                 last = place == len(step)
@@ -173,14 +174,26 @@ class Prepared:
                 f"accelerator.gradient_accumulation_steps = {wanted} again, or tune for another batch."
             )
 
-    def _require_whole(self, micro_batch: Any) -> None:
+    def _is_short(self, micro_batch: Any) -> bool:
+        return 0 < self._count(micro_batch) < self._policy.micro_batch
+
+    def _require_whole(self, micro_batch: Any, *, alone: bool) -> None:
         """Only the last micro-batch of a loader may be smaller than the policy's, of which whole ones were measured."""
-        count = self._count(micro_batch)
-        if 0 < count < self._policy.micro_batch:
+        if not alone and self._is_short(micro_batch):
             raise PolicyError(
                 f"The loader must give batches of micro_batch: {self._policy.micro_batch} samples, of which the last "
-                f"may have fewer, but the first has {count}; make it with batch_size={self._policy.micro_batch}."
+                f"may have fewer, but the first has {self._count(micro_batch)}; {self._fix}."
             )
+
+    @property
+    def _fix(self) -> str:
+        size, processes = self._policy.micro_batch, self._accelerator.num_processes
+        if not self._accelerator.split_batches or processes == 1:
+            return f"make it with batch_size={size}"
+        return (
+            f"make it with batch_size={size * processes}, of which each of the {processes} processes has its share "
+            "(split_batches=True)"
+        )
 
     def _count(self, micro_batch: Any) -> int:
         """Its samples; 0 where it is not known where they are, as it is not cut."""
@@ -194,7 +207,7 @@ class Prepared:
         if count > self._policy.micro_batch:
             raise PolicyError(
                 f"The loader must give batches of at most micro_batch: {self._policy.micro_batch} samples, but one has "
-                f"{count}; make it with batch_size={self._policy.micro_batch}."
+                f"{count}; {self._fix}."
             )
         return micro_batch
 

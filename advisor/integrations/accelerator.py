@@ -39,10 +39,19 @@ def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
 
     def backward(loss: torch.Tensor, **options: Any) -> None:
         others = [model for model in accelerator._models if model is not training.model]
-        if others and not _is_reached(training.model, loss) and any(_is_reached(model, loss) for model in others):
-            usual_backward(loss, **options)
-        else:
+        if not any(_is_reached(model, loss) for model in others):
             loop.backward(loss, **options)
+        elif not _is_reached(training.model, loss):
+            usual_backward(loss, **options)
+        elif training.gradient_scaler is None:
+            loop.backward(loss, **options)
+        else:
+            raise MethodRefusedError(
+                "a loss under precision fp16 is scaled, with all gradients that come of it, but this one also reaches "
+                "a model without the policy, whose optimizer would step on scaled gradients; give prepare one module "
+                "that has both models, set requires_grad_(False) on the other where this loss is not to train it, or "
+                "use precision bf16"
+            )
 
     def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor | None:
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

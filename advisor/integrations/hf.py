@@ -207,6 +207,8 @@ def _require_plain_trainer(trainer: Any) -> None:
         ),
         "have a model in one piece, but from_pretrained has divided it among devices; leave device_map and "
         "distributed_config out": trainer.is_model_parallel or trainer.is_distributed_loading_by_transformers,
+        "give each process batches of its own, but accelerator_config has split_batches=True, which divides each among "
+        "them; leave it out": trainer.accelerator.split_batches and trainer.accelerator.num_processes > 1,
         "compute the mean loss of one micro-batch, but it divides by all targets of a step (loss_is_scaled_for_ga); "
         "use training.step of the wrapper": getattr(trainer, "loss_is_scaled_for_ga", None) is True,
     }

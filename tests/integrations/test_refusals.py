@@ -12,6 +12,7 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DataLoaderConfiguration
 
 from advisor.errors import MethodRefusedError, PolicyError
 from advisor.hardware.mesh import Mesh, MeshAxis
@@ -137,6 +138,17 @@ def test_a_model_that_checkpoints_already_is_refused(tmp_path: Path) -> None:
     own = trainer(tmp_path, layers=1)
     own.model.activation_checkpointing_enable()
     with pytest.raises(PolicyError, match=r"activation_checkpointing_disable"):
+        hf.attach(own, PLAIN)
+
+
+def test_a_trainer_that_divides_batches_among_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = {"accelerator_config": {"split_batches": True}}
+    hf.attach(trainer(tmp_path, layers=1, **split), PLAIN).close()
+    own = trainer(tmp_path, layers=1, **split)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    with pytest.raises(PolicyError, match="split_batches=True, which divides each among them; leave it out"):
         hf.attach(own, PLAIN)
 
 
@@ -298,6 +310,24 @@ def test_a_loader_whose_first_batch_is_smaller_than_the_policys_is_refused() -> 
     with pytest.raises(PolicyError, match=f"of which the last may have fewer, but the first has {SAMPLES // 2}"):
         next(prepared.micro_batches([small, batch(0)]))
     assert len(list(prepared.micro_batches([batch(0), small]))) == 2
+
+
+def test_without_accumulation_only_a_batch_that_stands_alone_may_be_smaller() -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), Policy(micro_batch=SAMPLES), accelerator=accelerator)
+    small = {name: value[: SAMPLES // 2] for name, value in batch(0).items()}
+    assert len(list(prepared.micro_batches([small]))) == 1
+    with pytest.raises(PolicyError, match=f"the first has {SAMPLES // 2}; make it with batch_size={SAMPLES}"):
+        list(prepared.micro_batches([small, small]))
+
+
+def test_a_loader_whose_batches_are_split_among_processes_has_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    prepared = accelerate.prepare(model(1), Policy(micro_batch=SAMPLES), accelerator=accelerator)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    small = {name: value[: SAMPLES // 2] for name, value in batch(0).items()}
+    with pytest.raises(PolicyError, match=rf"batch_size={2 * SAMPLES}, of which .* 2 processes .*split_batches=True"):
+        list(prepared.micro_batches([small, small]))
 
 
 def change(accelerator: Accelerator) -> None:
