@@ -14,12 +14,12 @@ from advisor.exports.deepspeed_keys import DEEPSPEED
 from advisor.exports.export import QUANTITIES
 from advisor.exports.hf_keys import HF
 from advisor.exports.installed_keys import other_keys
-from advisor.exports.own_adapters import with_known_adapter
+from advisor.exports.own_adapters import TRL_KEYS, WHOLE_FIX, trl_adapter, with_known_adapter
 from advisor.exports.own_sharding import with_known_sharding
 from advisor.exports.patching import misspelled
-from advisor.exports.reading import MISSING, is_same, settings_in, value_at
+from advisor.exports.reading import MISSING, is_same, settings_in, unquoted, value_at
 from advisor.exports.rules import Given, Rule, Status
-from advisor.exports.trainer_formats import TrainerFormat
+from advisor.exports.trainer_formats import TrainerFormat, is_among
 from advisor.methods.catalogue import get_method
 from advisor.methods.setting import MethodSetting
 from advisor.text.printable import quoted, shown
@@ -55,7 +55,8 @@ class Document:
     """
 
     def __init__(self, content: Mapping[str, Any], trainer: TrainerFormat, where: str) -> None:
-        self._given = {key: value for key, value in content.items() if value is not None}
+        named = {trainer.model: content[trainer.model]} if trainer.model in content else {}
+        self._given = {key: value for key, value in (unquoted(content) | named).items() if value is not None}
         self._trainer = trainer
         self._target = trainer.target
         self.where = where
@@ -94,11 +95,6 @@ class Document:
                     self.notes.append(f"{key}: {quoted(filled[key])}: measured as plain recomputation of every block")
                 filled[key] = True
         with_known_adapter(filled, self._target, self.notes)
-        if filled.get("use_peft") is True and self._target is HF:
-            self.notes.append(
-                "use_peft: True is not measured: all weights are measured as trained; for adapters give --baseline "
-                "with a policy.yaml that has lora or qlora"
-            )
         self._with_known_optimizer(filled)
         if self._target is DEEPSPEED:
             _with_known_optimizer_and_format(filled, self.notes)
@@ -119,6 +115,8 @@ class Document:
         if self._target is DEEPSPEED and gpu_count == 1:
             self._on_one_device()
         found = settings_in(self._filled, self._target)
+        if self._target is HF and (adapter := trl_adapter(self._filled, self.notes)) is not None:
+            found = (*found, adapter)
         # What its keys say on several devices, another method stands for; or they are named as not measured.
         self._found = tuple(one for one in found if not (get_method(one.name).one_device_only and gpu_count > 1))
         kept = []
@@ -147,7 +145,7 @@ class Document:
         """Devices that train together, if it says that."""
         if self._target is not ACCELERATE or "num_processes" not in self._given:
             return None
-        return whole(self._given["num_processes"], f"num_processes in {self.where}")
+        return self._whole(self._given["num_processes"], "num_processes")
 
     @property
     def states_no_batch(self) -> bool:
@@ -161,7 +159,7 @@ class Document:
         whole_step = self._filled.get("train_batch_size") if self._target is DEEPSPEED else None
         if whole_step is None:
             return micro_batch, accumulation
-        samples = whole(whole_step, f"train_batch_size in {self.where}")
+        samples = self._whole(whole_step, "train_batch_size")
         if micro_batch is None:
             if samples % (accumulation * gpu_count):
                 raise OptionError(
@@ -196,7 +194,7 @@ class Document:
         key = self._trainer.tokens
         if not key or key not in self._filled:
             return None
-        tokens = whole(self._filled[key], f"{key} in {self.where}")
+        tokens = self._whole(self._filled[key], key)
         if not self._filled.get(self._trainer.packed):
             self.notes.append(f"{self._trainer.packed} is off: rows are measured at their longest, {tokens} tokens")
         return tokens
@@ -223,7 +221,10 @@ class Document:
 
     def _count(self, of: str) -> int | None:
         value = self._quantity(of)
-        return None if value is MISSING else whole(value, f"{of.replace('_', ' ')} in {self.where}")
+        return None if value is MISSING else self._whole(value, of.replace("_", " "))
+
+    def _whole(self, value: Any, name: str) -> int:
+        return whole(value, f"{name} in {self.where}", fix=WHOLE_FIX)
 
     def _quantity(self, of: str) -> Any:
         """The value of a quantity such as ``micro_batch``, by the key that an export writes it to."""
@@ -282,7 +283,10 @@ class Document:
         target, trainer = self._target, self._trainer
         known = {one.partition(".")[0] for one in (*target.written, *target.older, *target.rivals, *likely)}
         known |= {trainer.model, trainer.tokens, trainer.packed, *_DEEPSPEED_KEYS, *trainer.told_by}
-        return sorted(key for key in self._given if key not in known and not trainer.is_harmless(key))
+        taken = TRL_KEYS if target is HF and self._given.get("use_peft") is True else ()
+        return sorted(
+            key for key in self._given if key not in known and not trainer.is_harmless(key) and not is_among(key, taken)
+        )
 
 
 def _says(rule: Rule, setting: MethodSetting, names: frozenset[str]) -> bool:
