@@ -17,6 +17,7 @@ from advisor.integrations.attached_trainer import AttachedTrainer
 from advisor.integrations.peft import require_adapters
 from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.integrations.trainer_loss import computes_loss, mean_loss
 from advisor.policy.apply import HasPolicy, apply_policy
 from advisor.policy.policy import Policy
 from advisor.training.direct_call import refuse_direct_calls
@@ -93,13 +94,12 @@ def attach(
     found = policy_for(kind, policy, processes=args.world_size)
     require_plain(kind, _own_settings(trainer), type(args).__name__)
     _require_plain_trainer(trainer)
-    own_loss = trainer.compute_loss if _computes_loss(trainer) else None
     clipped = (args.max_grad_norm if max_grad_norm is None else max_grad_norm) or 0.0
     training = apply_policy(
         found,
         trainer.model,
         device=args.device,
-        compute_loss=None if own_loss is None else _mean_loss(own_loss),
+        compute_loss=mean_loss(trainer) if computes_loss(trainer) else None,
         build_optimizer=build_optimizer or (lambda _: _own_optimizer(trainer)),
         max_grad_norm=clipped if clipped > 0 else None,  # As the Trainer reads it.
         **options,
@@ -141,26 +141,7 @@ def _kind(trainer: Any) -> support.Trainer:
     if any(base.__name__ == "SFTTrainer" and base.__module__.startswith("trl.") for base in type(trainer).__mro__):
         return support.SFT
     name = support.HF.name if type(trainer) is transformers.Trainer else type(trainer).__name__
-    return dataclasses.replace(support.HF, name=name, own_loss=_computes_loss(trainer))
-
-
-def _computes_loss(trainer: Any) -> bool:
-    """Whether it does not simply take the loss that the model returns."""
-    return (
-        type(trainer).compute_loss is not transformers.Trainer.compute_loss
-        or trainer.compute_loss_func is not None
-        or trainer.label_smoother is not None
-    )
-
-
-def _mean_loss(compute_loss: Callable[..., Any]) -> Callable[[torch.nn.Module, Any], torch.Tensor]:
-    """A trainer's loss of one micro-batch alone: without the number of all targets it is a mean."""
-
-    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        computed: torch.Tensor = compute_loss(model, dict(batch))  # which some trainers change
-        return computed
-
-    return loss
+    return dataclasses.replace(support.HF, name=name, own_loss=computes_loss(trainer))
 
 
 def _own_optimizer(trainer: Any) -> torch.optim.Optimizer:

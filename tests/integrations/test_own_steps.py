@@ -10,7 +10,7 @@ import torch
 import transformers
 from accelerate import Accelerator
 
-from advisor.errors import MethodRefusedError, PolicyError
+from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
 from advisor.integrations import accelerate, hf
 from advisor.methods.setting import use
 from tests.integrations.small import SAMPLES, adamw, batch, error, model, policy_of, state_of, trainer
@@ -55,6 +55,39 @@ def test_a_step_of_its_own_has_all_methods_and_weights(kind: Any, tmp_path: Path
 def test_outputs_that_a_method_does_not_compute_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MethodRefusedError, match="leave return_outputs=True out of training_step, or chunked_cross"):
         trained(WithOutputs, tmp_path, use("chunked_cross_entropy", chunks=8))
+
+
+def summed(outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
+    """A loss that cannot do without the number of targets."""
+    logits = outputs.logits[:, :-1].flatten(0, 1)
+    return torch.nn.functional.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / num_items_in_batch
+
+
+class Counting(transformers.Trainer):
+    """Has the same in a method."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: Any, num_items_in_batch: Any) -> Any:
+        return summed(model(**inputs), inputs["labels"], num_items_in_batch)
+
+
+class Optional(Counting):
+    """Says that it can do without, and cannot."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: Any = False, num_items_in_batch: Any = None) -> Any:
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+def test_a_loss_that_divides_by_the_targets_of_a_step_is_given_those_of_its_micro_batch(tmp_path: Path) -> None:
+    expected = trained(transformers.Trainer, tmp_path)
+    assert error(trained(Counting, tmp_path), expected) < 1e-5
+    own = trainer(tmp_path, compute_loss_func=summed)
+    training = hf.attach(own, policy_of(), build_optimizer=adamw)
+    own.train()
+    assert error(state_of(training), expected) < 1e-5
+    with pytest.raises(
+        WorkloadError, match=r"loss of Optional must be a mean .* is None, .*give num_items_in_batch no"
+    ):
+        trained(Optional, tmp_path)
 
 
 class Directly(transformers.Trainer):
