@@ -14,7 +14,12 @@ from accelerate import Accelerator
 
 from advisor.errors import PolicyError, WorkloadError
 from advisor.integrations import support
-from advisor.integrations.accelerator import let_it_make_passes, own_settings
+from advisor.integrations.accelerator import (
+    let_it_make_passes,
+    own_settings,
+    refuse_other_optimizers,
+    require_other_parameters,
+)
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
 from advisor.integrations.shared import policy_for, require_plain, require_version
 from advisor.integrations.trainer_loop import TrainerLoop
@@ -67,8 +72,8 @@ def prepare(
 
     Raises:
         PolicyError: The policy is damaged or for another number of devices, the version is not known, the accelerator
-            would do itself what the policy decides or has another model with a policy, or an optimizer was given in
-            place of how to build it.
+            would do itself what the policy decides or has another model with a policy, or an optimizer of the model
+            was made already, in place of how to build it.
         MethodRefusedError: A method cannot be used in such a loop, or with this model.
     """
     if not isinstance(accelerator, Accelerator):
@@ -91,6 +96,8 @@ def prepare(
     require_version(support.ACCELERATE, untested=untested)
     found = policy_for(support.ACCELERATE, policy, processes=accelerator.num_processes)
     require_plain(support.ACCELERATE, own_settings(accelerator), "Accelerator")
+    for optimizer in accelerator._optimizers:
+        require_other_parameters(optimizer, model)
     training = apply_policy(found, model, device=accelerator.device, **options)
     before, steps = accelerator.gradient_accumulation_steps, found.policy.accumulation_steps
     if before not in (1, steps):  # 1 is what it has unless it is told otherwise
@@ -119,6 +126,7 @@ class Prepared:
         refuse_direct_calls(training, policy.words, "call prepared.forward(micro_batch) in its place")
         self.optimizer = self._loop.optimizer
         let_it_make_passes(accelerator, self._loop)
+        refuse_other_optimizers(accelerator, training)
         accelerator.prepare_model(self.model)
         accelerator.prepare_optimizer(self.optimizer)
         for registered in (

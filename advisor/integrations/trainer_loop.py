@@ -43,6 +43,7 @@ class TrainerLoop:
         self._instead: list[Any] = []  # of the step: what is computed in a micro-batch's place
         self._place = -1
         self._is_told = False  # of every next micro-batch; otherwise each forward pass is that of the next one
+        self._has_gradients = False  # made since a step was begun
         self._is_computed = False
         self._computed: torch.Tensor | None = None  # the loss of the last forward pass, until its backward pass
 
@@ -50,8 +51,15 @@ class TrainerLoop:
         """Weigh the micro-batches of the next step, in the order in which they will be computed.
 
         Raises:
+            PolicyError: The step before made gradients, and the policy's optimizer was not called.
             WorkloadError: A process's share of them has no target.
         """
+        if self._has_gradients and not self.optimizer.was_called:
+            raise PolicyError(
+                "Each step must end with the policy's optimizer (prepared.optimizer, trainer.optimizer), but it was not "
+                "called in the last one, which made gradients. Call its step() and zero_grad(), not another's."
+            )
+        self._has_gradients = self.optimizer.was_called = False
         weights, self._place, self._is_told = self.training.micro_batch_weights, -1, False
         weights.end()
         if len(micro_batches) == 1 and self.training.world.data.size == 1:
@@ -93,6 +101,7 @@ class TrainerLoop:
         if self._accumulation_steps > 1:
             self._require_share(loss)
         self._computed = None  # Its graph is not to be kept.
+        self._has_gradients = True
         self.training.backward(loss)
 
     def _require_share(self, loss: torch.Tensor) -> None:

@@ -138,3 +138,24 @@ def test_a_loop_that_calls_the_prepared_model_is_refused(settings: Any, kind: An
     with torch.no_grad():
         prepared.model(**batch(0))
     prepared.training.close()
+
+
+def test_an_optimizer_of_the_loops_own_is_refused_before_or_after_prepare() -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), policy_of(), accelerator=accelerator)
+    with pytest.raises(PolicyError, match=r"one of yours .*: AdamW\. Pass build_optimizer=.*use prepared\.optimizer"):
+        accelerator.prepare(adamw(prepared.model.parameters()))
+    prepared.training.close()
+    own = model(1)
+    accelerator.prepare(own, adamw(own.parameters()))
+    with pytest.raises(PolicyError, match=r"one of yours with parameters of the model: AdamW"):
+        accelerate.prepare(own, policy_of(), accelerator=accelerator)
+
+
+def test_a_loop_that_never_calls_the_policys_optimizer_is_refused() -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), policy_of(accumulation_steps=1), accelerator=accelerator)
+    with pytest.raises(PolicyError, match=r"was not called in the last one, which made gradients\. Call its step"):
+        for micro_batch in prepared.micro_batches([batch(0), batch(1)]):
+            accelerator.backward(prepared.forward(micro_batch))
+    prepared.training.close()
