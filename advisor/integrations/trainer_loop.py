@@ -56,8 +56,8 @@ class TrainerLoop:
         """
         if self._has_gradients and not self.optimizer.was_called:
             raise PolicyError(
-                "Each step must end with the policy's optimizer (prepared.optimizer, trainer.optimizer), but it was not "
-                "called in the last one, which made gradients. Call its step() and zero_grad(), not another's."
+                "Each step must end with the policy's optimizer (prepared.optimizer, trainer.optimizer), but it was "
+                "not called in the last one, which made gradients. Call its step() and zero_grad(), not another's."
             )
         self._has_gradients = self.optimizer.was_called = False
         weights, self._place, self._is_told = self.training.micro_batch_weights, -1, False

@@ -155,7 +155,8 @@ def test_an_optimizer_of_the_loops_own_is_refused_before_or_after_prepare() -> N
 def test_a_loop_that_never_calls_the_policys_optimizer_is_refused() -> None:
     accelerator = Accelerator(cpu=True)
     prepared = accelerate.prepare(model(1), policy_of(accumulation_steps=1), accelerator=accelerator)
+    micro_batches = prepared.micro_batches([batch(0), batch(1)])
+    accelerator.backward(prepared.forward(next(micro_batches)))
     with pytest.raises(PolicyError, match=r"was not called in the last one, which made gradients\. Call its step"):
-        for micro_batch in prepared.micro_batches([batch(0), batch(1)]):
-            accelerator.backward(prepared.forward(micro_batch))
+        next(micro_batches)
     prepared.training.close()
