@@ -76,6 +76,9 @@ def with_known_adapter(document: dict[str, Any], target: Target, notes: list[str
     rank_key = next((key for rule in rules for key, value in rule.keys.items() if value == Given("rank")), "")
     rank = document.get(rank_key)
     if rank is None:
+        notes.append(
+            f"{told}: {quoted(document[told])} is not measured, as no {rank_key} is said: all weights are trained"
+        )
         return
     wanted = whole(rank, rank_key, fix=WHOLE_FIX)
     rule = min(rules, key=lambda one: abs(_rank(one) - wanted))

@@ -94,8 +94,13 @@ def _content(path: Path) -> dict[str, Any]:
             raise OptionError(f"{_WHAT} must be valid JSON, but {shown(path)} is not: {error}.") from None
     else:
         content = read_yaml(path, what=_WHAT, error=OptionError)
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+    if not isinstance(content, dict):
         raise OptionError(f"{_WHAT} must map keys to values, but {shown(path)} does not. Is it the right file?")
+    if strange := [key for key in content if not isinstance(key, str)]:
+        raise OptionError(
+            f"{_WHAT} must have texts as keys, but {shown(path)} has {quoted(strange[0])}. Put it in quotes, or "
+            "remove it."
+        )
     return content
 
 

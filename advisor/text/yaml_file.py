@@ -27,12 +27,38 @@ _LARGEST_NUMBER = 2**63
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, with invalid dates and misplaced tags reported as YAML errors."""
 
+    def get_single_node(self) -> yaml.Node | None:
+        """The whole document, in which each key of a mapping stands once; PyYAML takes the last in silence."""
+        whole = super().get_single_node()
+        waiting, known = [whole], set()
+        while waiting:
+            node = waiting.pop()
+            if id(node) in known:  # an alias
+                continue
+            known.add(id(node))
+            if isinstance(node, yaml.MappingNode):
+                _require_each_once(node)
+                waiting += [value for _, value in node.value]
+            elif isinstance(node, yaml.SequenceNode):
+                waiting += node.value
+        return whole
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError) as reason:
             problem = f"{quoted(node.value)} is no value of its kind ({type(reason).__name__})"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+def _require_each_once(node: yaml.MappingNode) -> None:
+    found = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if (key.tag, key.value) in found:
+                problem = f"the key {quoted(key.value)} stands twice; remove one"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            found.add((key.tag, key.value))
 
 
 def read_yaml(

@@ -279,3 +279,46 @@ def test_a_text_that_says_no_is_no_recomputation(tmp_path: Path) -> None:
     own = "base_model: org/model\noptimizer: adamw_torch\ngradient_checkpointing: "
     assert methods_of(read(tmp_path, f'{own}"false"\n')) == ()
     assert methods_of(read(tmp_path, f"{own}unsloth\n")) == (use("checkpoint", every=1),)
+
+
+DEEPSPEED = json.dumps({"train_batch_size": 8, "zero_optimization": True, "fp16": {"enabled": False}})
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("base_model: org/m\nadapter: lora\n", "adapter: 'lora' is not measured, as no lora_r is said"),
+        ("distributed_type: 'NO'\nmixed_precision: fp8\n", "mixed_precision: 'fp8' is measured as bf16: of its"),
+        (DEEPSPEED, "zero_optimization: True is not measured: it is no mapping"),
+    ],
+)
+def test_what_is_not_measured_as_it_stands_is_said(text: str, note: str, tmp_path: Path) -> None:
+    assert note in notes_of(read(tmp_path, text))
+
+
+def test_a_mapping_in_quotes_is_one(tmp_path: Path) -> None:
+    text = "per_device_train_batch_size: 1\nfsdp: full_shard\nfsdp_config: '{\"cpu_offload\": true}'\noptim: sgd\n"
+    assert methods_of(read(tmp_path, text, gpu_count=2)) == (fsdp(reshard=True, offload=True),)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "max_grad_norm: .nan",
+            r"Clipping in .* must be a finite number, but it is nan\. Write one such as 1\.0, or 0",
+        ),
+        ("max_grad_norm: yes", "finite number, but it is True"),
+        ("1: 2", r"must have texts as keys, but .* has 1\. Put it in quotes"),
+        ("bf16: true\nbf16: false", "line 3: the key 'bf16' stands twice; remove one"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(line: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=words):
+        read(tmp_path, f"per_device_train_batch_size: 1\n{line}\n")
+
+
+def test_a_key_may_stand_beside_the_mapping_that_it_is_merged_with(tmp_path: Path) -> None:
+    text = "x: &x {seed: 1, per_device_train_batch_size: 1}\ny: &y\n  <<: *x\n  seed: 2\n<<: *y\n"
+    assert read(tmp_path, f"{text}per_device_train_batch_size: 3\n").stated.batch_size == 3
+    assert read(tmp_path, f"{text}max_grad_norm: -1\n").stated.max_grad_norm is None
