@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -24,6 +24,7 @@ from lightning.pytorch.utilities.parsing import lightning_hasattr, lightning_set
 
 from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
 from advisor.integrations import support
+from advisor.integrations.lightning_callbacks import require_known_parameters
 from advisor.integrations.lightning_optimizer import require_one_optimizer
 from advisor.integrations.lightning_precision import PolicyPrecision
 from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
@@ -155,6 +156,11 @@ class UnderPolicy(Strategy):  # type: ignore[misc]
                 "accumulate_grad_batches must stay what it is, as the policy was measured, but a "
                 "GradientAccumulationScheduler changes it between epochs. Leave that callback out."
             )
+        if any(isinstance(one, BatchSizeFinder) for one in trainer.callbacks):
+            raise PolicyError(
+                f"batch_size must be the policy's {self._batch_size}, but a BatchSizeFinder looks for another one. "
+                "Leave that callback out, or tune for another batch."
+            )
         if self._samples % accumulated:
             raise PolicyError(
                 f"accumulate_grad_batches must divide the policy's {self._samples} samples per optimizer "
@@ -169,12 +175,7 @@ class UnderPolicy(Strategy):  # type: ignore[misc]
                 "an applied method needs the whole gradient in one backward pass, but accumulate_grad_batches is "
                 f"{trainer.accumulate_grad_batches}; leave it out of the Trainer"
             )
-        averaging = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]
-        if averaging and replaced:
-            raise MethodRefusedError(
-                f"{type(averaging[0]).__name__} averages parameters one by one, but a method has replaced some; "
-                "remove the callback, or the method (such as lora)"
-            )
+        require_known_parameters(trainer.callbacks, training, replaced=replaced)
         if training.compute_loss != self._compute_loss:
             _log.warning("the loss is computed in chunks: training_step is not called, and logs nothing")
 
