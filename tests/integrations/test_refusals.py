@@ -206,8 +206,9 @@ def test_what_prepare_cannot_use_is_refused_with_what_to_pass(options: dict[str,
         accelerate.prepare(model(1), PLAIN, **({"accelerator": Accelerator(cpu=True)} | options))
 
 
-def test_a_model_with_adapters_of_its_own_gets_no_second_ones() -> None:
-    own = peft.inject_adapter_in_model(peft.LoraConfig(r=4, target_modules=["down_proj"]), model(1))
+@pytest.mark.parametrize("layer", ["down_proj", "q_proj"])  # the second is too small for those of the method
+def test_a_model_with_adapters_of_its_own_gets_no_second_ones(layer: str) -> None:
+    own = peft.inject_adapter_in_model(peft.LoraConfig(r=4, target_modules=[layer]), model(1))
     with pytest.raises(MethodRefusedError, match=r"has adapters already; leave the method out, or merge yours"):
         accelerate.prepare(own, policy_of(use("lora", rank=8)), accelerator=Accelerator(cpu=True))
 
