@@ -21,7 +21,7 @@ from advisor.integrations.accelerator import (
     require_other_parameters,
 )
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
-from advisor.integrations.shared import policy_for, require_plain, require_version
+from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.policy.apply import HasPolicy, apply_policy
 from advisor.policy.policy import Policy
@@ -30,6 +30,9 @@ from advisor.training.direct_call import refuse_direct_calls
 from advisor.training.training import Training
 
 __all__ = ["Prepared", "prepare"]
+
+_HANDLERS = ("autocast_handler", "scaler_handler", "ddp_handler", "ao_recipe_handler", "te_recipe_handler")
+"""Attributes of an accelerator that hold the options of what a policy decides."""
 
 
 def prepare(
@@ -95,7 +98,7 @@ def prepare(
         )
     require_version(support.ACCELERATE, untested=untested)
     found = policy_for(support.ACCELERATE, policy, processes=accelerator.num_processes)
-    require_plain(support.ACCELERATE, own_settings(accelerator), "Accelerator")
+    require_plain(support.ACCELERATE, [*own_settings(accelerator), *_handlers(accelerator)], "Accelerator")
     for optimizer in accelerator._optimizers:
         require_other_parameters(optimizer, model)
     training = apply_policy(found, model, device=accelerator.device, **options)
@@ -104,6 +107,13 @@ def prepare(
         training.notes.append(f"gradient_accumulation_steps of the accelerator was {before} and is {steps} now")
     accelerator.gradient_accumulation_steps = steps
     return Prepared(training, found.policy, accelerator)
+
+
+def _handlers(accelerator: Any) -> Iterator[OwnSetting]:
+    """What was said of parts of accelerate's that a policy has in their place."""
+    for name in _HANDLERS:
+        if (handler := getattr(accelerator, name, None)) is not None:
+            yield OwnSetting("kwargs_handlers", type(handler).__name__, None)
 
 
 class Prepared:

@@ -13,7 +13,7 @@ from advisor.integrations.peft import save_adapters
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
 from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.training.batch.tree import sample_count
-from advisor.training.plain_saving import plain_module_names
+from advisor.training.plain_module_names import plain_module_names
 from advisor.training.replaced_attribute import replace_attribute
 
 __all__ = ["AttachedTrainer"]

@@ -160,3 +160,21 @@ def test_a_loop_that_never_calls_the_policys_optimizer_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"was not called in the last one, which made gradients\. Call its step"):
         next(micro_batches)
     prepared.training.close()
+
+
+def test_groups_that_a_loop_makes_by_name_have_the_parameters_of_wrapped_blocks() -> None:
+    own = model()
+    groups = [[f"model.layers.{number}." for number in (0, 1)], ["layers.2.", "norm.weight"]]
+
+    def build(parameters: Any) -> torch.optim.Optimizer:
+        first = [one for name, one in own.named_parameters() if name.startswith(tuple(groups[0]))]
+        rest = [one for name, one in own.model.named_parameters() if name.startswith(tuple(groups[1]))]
+        return torch.optim.AdamW([{"params": first, "lr": 1e-3}, {"params": rest}])
+
+    expected = [len(group["params"]) for group in build(None).param_groups]
+    prepared = accelerate.prepare(
+        own, policy_of(use("checkpoint", every=1)), accelerator=Accelerator(cpu=True), build_optimizer=build
+    )
+    assert [len(group["params"]) for group in prepared.optimizer.param_groups] == expected
+    assert any("_checkpoint_wrapped_module" in name for name, _ in own.named_parameters())
+    prepared.training.close()

@@ -12,7 +12,7 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DataLoaderConfiguration
+from accelerate.utils import DataLoaderConfiguration, GradScalerKwargs
 
 from advisor.errors import MethodRefusedError, PolicyError
 from advisor.hardware.mesh import Mesh, MeshAxis
@@ -230,6 +230,14 @@ def test_an_accumulation_of_the_accelerator_that_the_policy_replaces_is_noted() 
 def test_an_accelerator_with_mixed_precision_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"mixed_precision='bf16'.*set mixed_precision='no' in Accelerator"):
         accelerate.prepare(model(1), PLAIN, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
+
+
+def test_options_of_accelerates_own_parts_are_refused() -> None:
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[GradScalerKwargs(init_scale=4.0)])
+    with pytest.raises(
+        PolicyError, match=r"kwargs_handlers='GradScalerKwargs'.*set kwargs_handlers=None in Accelerator"
+    ):
+        accelerate.prepare(model(1), PLAIN, accelerator=accelerator)
 
 
 def test_a_method_that_needs_the_whole_gradient_goes_with_neither_accumulation_nor_clipping(tmp_path: Path) -> None:
