@@ -126,7 +126,13 @@ def attach(
     let_it_make_passes(trainer.accelerator, loop)
     if save_adapters:
         require_adapters(training)
-    AttachedTrainer(trainer, loop, lambda: _require_unchanged(trainer, kind, batch), save_adapters).install()
+    loss = _loss_options(trainer)
+
+    def require_unchanged() -> None:
+        _require_unchanged(trainer, kind, batch)
+        _require_same_objects(trainer, training.model, loss)
+
+    AttachedTrainer(trainer, loop, require_unchanged, save_adapters).install()
     return training
 
 
@@ -196,6 +202,32 @@ def _require_plain_trainer(trainer: Any) -> None:
     for reason, holds in refusals.items():
         if holds:
             raise PolicyError(f"A trainer with a policy must {reason}.")
+
+
+def _loss_options(trainer: Any) -> tuple[Any, ...]:
+    """What decides the loss beside the trainer's class."""
+    return trainer.compute_loss_func, trainer.label_smoother
+
+
+def _require_same_objects(trainer: Any, model: torch.nn.Module, loss: tuple[Any, ...]) -> None:
+    """Refuse another model or loss, which would not be trained, and a model that was changed beside the policy.
+
+    Raises:
+        PolicyError: There is one.
+    """
+    refusals = {
+        "its model, but trainer.model was replaced after attach; attach the policy to a trainer of the new one": (
+            trainer.model is not model
+        ),
+        "its loss, but compute_loss_func or label smoothing was changed after attach; set it before": any(
+            now is not then for now, then in zip(_loss_options(trainer), loss, strict=True)
+        ),
+        "the policy's recomputation, but the model's own was switched on after attach; leave "
+        "activation_checkpointing_enable out": bool(getattr(model, "is_activation_checkpointing", False)),
+    }
+    for reason, holds in refusals.items():
+        if holds:
+            raise PolicyError(f"A trainer with a policy must keep {reason}.")
 
 
 def _require_unchanged(trainer: Any, kind: support.Trainer, batch: Mapping[str, int]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from advisor.training.contexts import temporarily
 from advisor.training.processes.distribution import plain_names
-from advisor.training.temporary_attribute import temporarily
 
 __all__ = ["plain_module_names"]
 

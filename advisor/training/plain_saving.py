@@ -16,10 +16,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from advisor.errors import PolicyError
+from advisor.training.contexts import temporarily
 from advisor.training.plain_module_names import plain_module_names
 from advisor.training.processes.distribution import plain_names
 from advisor.training.state_part import StatePart
-from advisor.training.temporary_attribute import temporarily
 from advisor.training.training import Training
 
 __all__ = ["save_as_plain"]

@@ -70,6 +70,37 @@ def test_arguments_that_are_changed_after_attach_are_refused_before_a_step_is_ma
     assert own.state.global_step == 0
 
 
+def replace_the_model(own: Any) -> None:
+    own.model = model(1)
+
+
+def replace_the_loss(own: Any) -> None:
+    own.compute_loss_func = lambda outputs, labels, num_items_in_batch=None: outputs.logits.mean()
+
+
+def checkpoint(own: Any) -> None:
+    own.model.activation_checkpointing_enable()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            replace_the_model,
+            "keep its model, but trainer.model was replaced after attach; attach the policy to a trainer",
+        ),
+        (replace_the_loss, "keep its loss, but compute_loss_func .* changed after attach; set it before"),
+        (checkpoint, "keep the policy's recomputation, .*leave activation_checkpointing_enable out"),
+    ],
+)
+def test_another_model_or_loss_after_attach_is_refused(change: Any, words: str, tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1)
+    hf.attach(own, PLAIN)
+    change(own)
+    with pytest.raises(PolicyError, match=words):
+        own.train()
+
+
 class Loading(transformers.Trainer):
     """Has a loader of its own."""
 
