@@ -20,6 +20,7 @@ def export(options: argparse.Namespace) -> int:
     from advisor.errors import OptionError
     from advisor.exports.config_file import new_configuration, patched_file
     from advisor.exports.export import export_policy
+    from advisor.exports.installed_keys import absent_keys
     from advisor.exports.trainers import TARGETS, get_target
     from advisor.policy.file import load_policy_file
     from advisor.report.console import SafeConsole
@@ -33,7 +34,8 @@ def export(options: argparse.Namespace) -> int:
         load_policy_file(options.policy), get_target(options.to), max_grad_norm=options.max_grad_norm
     )
     patched = None if options.into is None else patched_file(path_of(options.into, "--into", OptionError), exported)
-    written = exported.complete or not options.strict
+    applied = exported.complete and not absent_keys(exported.keys, exported.target)
+    written = applied or not options.strict
     if patched is not None and written:
         patched.write()
     if options.json:

@@ -111,8 +111,8 @@ part of the policy: exported, approximated (and in what), or needs the adapter.
 {sections}
   -h, --help
 
-Exit status: 0 done, 3 --strict and not all of it is exported, 2 a mistake that
-you can fix.
+Exit status: 0 done, 3 --strict and not all of it is exported, or with keys that
+the installed trainer does not have, 2 a mistake that you can fix.
 """
 
 

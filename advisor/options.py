@@ -298,7 +298,12 @@ EXPORT = (
                 "clip gradients to this norm (default: as FILE does, or the training that was measured)",
                 "number",
             ),
-            Option("--strict", "", "change and print nothing unless the whole policy is exported", "switch"),
+            Option(
+                "--strict",
+                "",
+                "change and print nothing unless all of the policy is exported, in keys that the installed trainer has",
+                "switch",
+            ),
             _JSON,
         ),
     ),

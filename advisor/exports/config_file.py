@@ -21,9 +21,9 @@ from advisor.exports.installed_keys import Strange, installed_keys, other_keys
 from advisor.exports.patching import Change, changes_for, misspelled
 from advisor.exports.reading import MISSING, each_once, is_same
 from advisor.exports.rules import Format, Status, Target
-from advisor.exports.yaml_text import changed_json, changed_yaml, has_shared_values, repeated_key
+from advisor.exports.yaml_text import changed_json, changed_yaml, has_shared_values
 from advisor.files import write_whole
-from advisor.text.printable import printable, quoted, shown
+from advisor.text.printable import printable, shown
 from advisor.text.yaml_file import read_yaml
 from advisor.version import __version__
 
@@ -103,6 +103,11 @@ def patched_file(path: Path, export: Export) -> Patched:
     if not isinstance(document, dict):
         found = "empty" if document is None else f"a {type(document).__name__}"
         raise OptionError(f"{_WHAT} must hold a mapping of keys, but {shown(path)} is {found}. Is it the right file?")
+    if "schema" in document and "policy" in document:
+        raise OptionError(
+            f"--into must name a configuration of {export.target.library}, but {shown(path)} is a policy. Name the "
+            "trainer's file, or leave --into out and redirect what is printed: > FILE."
+        )
     changes = changes_for(document, export)
     with path.open(encoding="utf-8-sig") as file:
         text = file.read()
@@ -161,11 +166,6 @@ def _header(export: Export) -> str:
 
 
 def _changed_yaml(path: Path, text: str, export: Export, changes: list[Change]) -> str:
-    if twice := repeated_key(text):
-        raise OptionError(
-            f"{_WHAT} must have each key once, but {shown(path)} has {quoted(twice)} twice. Remove the one that is not "
-            "meant."
-        )
     try:
         changed = changed_yaml(_OWN_LINES.sub("", text, count=1), changes)
         found = yaml.safe_load(changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,24 @@ from advisor.exports.deepspeed_keys import DEEPSPEED
 from advisor.exports.export import QUANTITIES
 from advisor.exports.hf_keys import HF
 from advisor.exports.installed_keys import other_keys
-from advisor.exports.own_adapters import with_known_adapter
+from advisor.exports.own_adapters import TRL_KEYS, WHOLE_FIX, trl_adapter, with_known_adapter
+from advisor.exports.own_format import with_known_format
 from advisor.exports.own_sharding import with_known_sharding
 from advisor.exports.patching import misspelled
-from advisor.exports.reading import MISSING, is_same, settings_in, value_at
+from advisor.exports.reading import MISSING, is_same, put, settings_in, unquoted, value_at
 from advisor.exports.rules import Given, Rule, Status
-from advisor.exports.trainer_formats import TrainerFormat
+from advisor.exports.trainer_formats import TrainerFormat, is_among
 from advisor.methods.catalogue import get_method
 from advisor.methods.setting import MethodSetting
 from advisor.text.printable import quoted, shown
 from advisor.text.ranges import whole
 
-__all__ = ["Document", "put"]
+__all__ = ["Document"]
 
 _AUTO = "auto"
 _OFF = ("no", "NO", "none")
 _FALSE = ("false", *_OFF)
 _OWN_FORMATS = ("bf16.enabled", "fp16.enabled", "optimizer.type")
-_SHORT = {"bf16": "bfloat16", "fp16": "float16"}
 _SAME_OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit", "adamw_hf": "adamw_torch"}
 _NEAR_OPTIMIZERS = {
     "paged_adamw": "adamw_torch",
@@ -55,7 +56,8 @@ class Document:
     """
 
     def __init__(self, content: Mapping[str, Any], trainer: TrainerFormat, where: str) -> None:
-        self._given = {key: value for key, value in content.items() if value is not None}
+        named = {trainer.model: content[trainer.model]} if trainer.model in content else {}
+        self._given = {key: value for key, value in (unquoted(content) | named).items() if value is not None}
         self._trainer = trainer
         self._target = trainer.target
         self.where = where
@@ -94,14 +96,9 @@ class Document:
                     self.notes.append(f"{key}: {quoted(filled[key])}: measured as plain recomputation of every block")
                 filled[key] = True
         with_known_adapter(filled, self._target, self.notes)
-        if filled.get("use_peft") is True and self._target is HF:
-            self.notes.append(
-                "use_peft: True is not measured: all weights are measured as trained; for adapters give --baseline "
-                "with a policy.yaml that has lora or qlora"
-            )
         self._with_known_optimizer(filled)
         if self._target is DEEPSPEED:
-            _with_known_optimizer_and_format(filled, self.notes)
+            with_known_format(filled, self.notes)
         return filled
 
     def _with_known_optimizer(self, filled: dict[str, Any]) -> None:
@@ -119,6 +116,10 @@ class Document:
         if self._target is DEEPSPEED and gpu_count == 1:
             self._on_one_device()
         found = settings_in(self._filled, self._target)
+        if self._target is HF and (adapter := trl_adapter(self._filled, self.notes)) is not None:
+            found = (*found, adapter)
+        if self._filled.get("mixed_precision") == "fp8" and "float8" not in {one.name for one in found}:
+            self.notes.append("mixed_precision: 'fp8' is measured as bf16: of its backends only torchao's is a method")
         # What its keys say on several devices, another method stands for; or they are named as not measured.
         self._found = tuple(one for one in found if not (get_method(one.name).one_device_only and gpu_count > 1))
         kept = []
@@ -147,7 +148,7 @@ class Document:
         """Devices that train together, if it says that."""
         if self._target is not ACCELERATE or "num_processes" not in self._given:
             return None
-        return whole(self._given["num_processes"], f"num_processes in {self.where}")
+        return self._whole(self._given["num_processes"], "num_processes")
 
     @property
     def states_no_batch(self) -> bool:
@@ -161,7 +162,7 @@ class Document:
         whole_step = self._filled.get("train_batch_size") if self._target is DEEPSPEED else None
         if whole_step is None:
             return micro_batch, accumulation
-        samples = whole(whole_step, f"train_batch_size in {self.where}")
+        samples = self._whole(whole_step, "train_batch_size")
         if micro_batch is None:
             if samples % (accumulation * gpu_count):
                 raise OptionError(
@@ -178,10 +179,15 @@ class Document:
         """The norm that gradients are clipped to; ``None`` where they are not."""
         value = self._quantity("max_grad_norm")
         try:
-            norm = None if value is MISSING else float(value)
+            norm = math.nan if isinstance(value, bool) else 0.0 if value is MISSING else float(value)
         except (TypeError, ValueError):
-            raise OptionError(f"Clipping in {self.where} must be a number, but it is {quoted(value)}.") from None
-        return norm or None
+            norm = math.nan
+        if not math.isfinite(norm):
+            raise OptionError(
+                f"Clipping in {self.where} must be a finite number, but it is {quoted(value)}. Write one such as 1.0, "
+                "or 0 for none."
+            )
+        return norm if norm > 0 else None  # as transformers reads it
 
     def model(self, folder: Path) -> str:
         """The model that it names, as MODEL is given: a folder, or a repository on the hub."""
@@ -196,7 +202,7 @@ class Document:
         key = self._trainer.tokens
         if not key or key not in self._filled:
             return None
-        tokens = whole(self._filled[key], f"{key} in {self.where}")
+        tokens = self._whole(self._filled[key], key)
         if not self._filled.get(self._trainer.packed):
             self.notes.append(f"{self._trainer.packed} is off: rows are measured at their longest, {tokens} tokens")
         return tokens
@@ -223,7 +229,10 @@ class Document:
 
     def _count(self, of: str) -> int | None:
         value = self._quantity(of)
-        return None if value is MISSING else whole(value, f"{of.replace('_', ' ')} in {self.where}")
+        return None if value is MISSING else self._whole(value, of.replace("_", " "))
+
+    def _whole(self, value: Any, name: str) -> int:
+        return whole(value, f"{name} in {self.where}", fix=WHOLE_FIX)
 
     def _quantity(self, of: str) -> Any:
         """The value of a quantity such as ``micro_batch``, by the key that an export writes it to."""
@@ -249,6 +258,7 @@ class Document:
             if rule is not None and rule.status is Status.APPROXIMATED and rule.text:
                 notes.append(f"{setting.words} is near what {target.title} does: {rule.text}")
         notes += [f"{key}: {quoted(value)} is not measured: no method says it" for key, value in self._unsaid()]
+        notes += [f"{key}: {quoted(value)} is not measured: it is no mapping" for key, value in self._no_sections()]
         for key, why in target.rivals.items():
             value = value_at(self._given, key)
             if value is not MISSING and value not in (False, None, "") and key not in _DEEPSPEED_KEYS:
@@ -261,6 +271,13 @@ class Document:
         if rest := [shown(key) for key in left if key not in unknown]:
             notes.append(f"keys that nothing was made of: {', '.join(rest)}")
         return notes
+
+    def _no_sections(self) -> Iterator[tuple[str, Any]]:
+        """Keys that should hold others, and do not."""
+        for head in sorted({key.partition(".")[0] for key in self._target.written if "." in key}):
+            value = self._given.get(head)
+            if head not in (*self._target.written, *_DEEPSPEED_KEYS) and not isinstance(value, Mapping | None):
+                yield head, value
 
     def _unsaid(self) -> Iterator[tuple[str, Any]]:
         """Keys of the table whose value is not that of plain training, and which no setting stands for."""
@@ -282,23 +299,14 @@ class Document:
         target, trainer = self._target, self._trainer
         known = {one.partition(".")[0] for one in (*target.written, *target.older, *target.rivals, *likely)}
         known |= {trainer.model, trainer.tokens, trainer.packed, *_DEEPSPEED_KEYS, *trainer.told_by}
-        return sorted(key for key in self._given if key not in known and not trainer.is_harmless(key))
+        taken = TRL_KEYS if target is HF and self._given.get("use_peft") is True else ()
+        return sorted(
+            key for key in self._given if key not in known and not trainer.is_harmless(key) and not is_among(key, taken)
+        )
 
 
 def _says(rule: Rule, setting: MethodSetting, names: frozenset[str]) -> bool:
     return rule.of == setting.name and rule.covers(setting.parameters, names)
-
-
-def put(document: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key."""
-    *above, last = key.split(".")
-    place = document
-    for name in above:
-        inner = place.get(name)
-        if not isinstance(inner, dict):
-            inner = place[name] = {}
-        place = inner
-    place[last] = value
 
 
 def _without_auto(document: dict[str, Any], found: list[str], above: str = "") -> dict[str, Any]:
@@ -318,25 +326,3 @@ def _without_auto(document: dict[str, Any], found: list[str], above: str = "") -
 def _fits(value: Any, plain: Any) -> bool:
     """Whether a value of a key's former name may be one of the key itself."""
     return plain is None or isinstance(value, (type(plain), Mapping))
-
-
-def _with_known_optimizer_and_format(document: dict[str, Any], notes: list[str]) -> None:
-    """DeepSpeed's own optimizers and formats, as the nearest that its table has."""
-    for name, dtype in _SHORT.items():
-        if value_at(document, f"{name}.enabled") is True:
-            put(document, "torch_autocast.enabled", True)
-            put(document, "torch_autocast.dtype", dtype)
-            notes.append(
-                f"{name}: measured as autocast; DeepSpeed also holds the weights in 16 bits, and a float32 copy"
-            )
-    kind = value_at(document, "optimizer.type")
-    if kind is MISSING:
-        return
-    away = value_at(document, "zero_optimization.offload_optimizer.device") == "cpu"
-    if str(kind).lower() in ("adam", "adamw"):
-        if not away:
-            put(document, "optimizer.type", "AdamW")
-            put(document, "optimizer.params.torch_adam", True)
-            put(document, "optimizer.params.fused", True)
-    else:
-        notes.append(f"optimizer.type: {quoted(kind)} is said by no method: AdamW is measured")

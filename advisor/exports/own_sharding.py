@@ -29,7 +29,7 @@ def with_known_sharding(document: dict[str, Any], target: Target, notes: list[st
     if not reshard:
         return
     if isinstance(config, str):
-        notes.append(f"{_CONFIG}: {quoted(config)} is another file, which is not read: write its content in its place")
+        notes.append(f"{_CONFIG}: {quoted(config)} is neither beside this file nor in the current folder, and not read")
         config = document[_CONFIG] = {}
     inside = config if isinstance(config, dict) else {}
     words = _words(document.get("fsdp"))
@@ -46,7 +46,7 @@ def with_known_sharding(document: dict[str, Any], target: Target, notes: list[st
         return
     if not isinstance(config, dict):
         config = document[_CONFIG] = {}
-    if strategy is not None:
+    if strategy is not None and not isinstance(config.get(reshard), bool):  # which trainers take before a word
         config[reshard] = _RESHARDS[strategy]
         if strategy.startswith("HYBRID"):
             notes.append(f"{strategy} is measured as divided among all devices")

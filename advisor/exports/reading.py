@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from advisor.exports.rules import Given, Rule, Target
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.setting import MethodSetting
+from advisor.text.ranges import digits
 
-__all__ = ["MISSING", "each_once", "is_same", "settings_in", "value_at"]
+__all__ = ["MISSING", "each_once", "is_same", "put", "settings_in", "unquoted", "value_at"]
 
 MISSING = object()
 """Stands for a key that is not there."""
@@ -85,3 +88,28 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"it has {key!r} twice")
         found[key] = value
     return found
+
+
+def unquoted(value: Any) -> Any:
+    """A copy in which numbers, truth values and mappings in quotes are what they say, as trainers read them."""
+    if isinstance(value, Mapping):
+        return {key: unquoted(inner) for key, inner in value.items()}
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("{"):  # as a command line would have it
+        with contextlib.suppress(ValueError, RecursionError):
+            return unquoted(json.loads(value))
+    number = digits(value)
+    return {"true": True, "false": False}.get(value.lower(), value) if number is None else number
+
+
+def put(document: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key."""
+    *above, last = key.split(".")
+    place = document
+    for name in above:
+        inner = place.get(name)
+        if not isinstance(inner, dict):
+            inner = place[name] = {}
+        place = inner
+    place[last] = value

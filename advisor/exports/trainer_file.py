@@ -55,7 +55,7 @@ def read_trainer_file(path: Path, *, gpu_count: int | None = None, batch: int | 
     """
     content, where = _content(path), shown(path)
     trainer = _format_of(content, where)
-    document = Document(content, trainer, where)
+    document = Document(_with_fsdp_file(content, path), trainer, where)
     count = document.devices() or gpu_count or 1
     parts = [document, *_inside(document, path)]
     settings = _together(parts, count)
@@ -94,8 +94,13 @@ def _content(path: Path) -> dict[str, Any]:
             raise OptionError(f"{_WHAT} must be valid JSON, but {shown(path)} is not: {error}.") from None
     else:
         content = read_yaml(path, what=_WHAT, error=OptionError)
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+    if not isinstance(content, dict):
         raise OptionError(f"{_WHAT} must map keys to values, but {shown(path)} does not. Is it the right file?")
+    if strange := [key for key in content if not isinstance(key, str)]:
+        raise OptionError(
+            f"{_WHAT} must have texts as keys, but {shown(path)} has {quoted(strange[0])}. Put it in quotes, or "
+            "remove it."
+        )
     return content
 
 
@@ -122,6 +127,18 @@ def _format_of(content: Mapping[str, Any], where: str) -> TrainerFormat:
     )
 
 
+def _with_fsdp_file(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content with the options of FSDP in place of the file that it names, if that is found."""
+    named = content.get("fsdp_config")
+    found = _named(named, path) if isinstance(named, str) and named else None
+    return content if found is None else {**content, "fsdp_config": _content(found)}
+
+
+def _named(named: str, path: Path) -> Path | None:
+    """The file that another one names, from its folder or the current one."""
+    return next((one for one in (path.parent / named, Path(named)) if one.is_file()), None)
+
+
 def _inside(document: Document, path: Path) -> list[Document]:
     """The DeepSpeed configuration that another one has inside or names, if it does."""
     inside = document.inside()
@@ -129,7 +146,7 @@ def _inside(document: Document, path: Path) -> list[Document]:
         return []
     where = document.where
     if isinstance(inside, str):
-        found = next((one for one in (path.parent / inside, Path(inside)) if one.is_file()), None)
+        found = _named(inside, path)
         if found is None:
             raise OptionError(
                 f"The DeepSpeed configuration that {where} names must be there, but {quoted(inside)} is neither beside "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from advisor.exports.hf_keys import HF
 from advisor.exports.llamafactory_keys import LLAMAFACTORY
 from advisor.exports.rules import Target
 
-__all__ = ["FORMATS", "TrainerFormat"]
+__all__ = ["FORMATS", "TrainerFormat", "is_among"]
 
 _OF_EVERY_TRAINER = (
     "output_dir",
@@ -85,10 +85,12 @@ class TrainerFormat(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_harmless(self, key: str) -> bool:
         """Whether a top key decides neither the memory nor the speed of a step."""
-        return any(
-            key.startswith(name[:-1]) if name.endswith("*") else key == name
-            for name in (*_OF_EVERY_TRAINER, *self.harmless)
-        )
+        return is_among(key, (*_OF_EVERY_TRAINER, *self.harmless))
+
+
+def is_among(key: str, names: Iterable[str]) -> bool:
+    """Whether a key is one of some names; a star stands for any ending."""
+    return any(key.startswith(name[:-1]) if name.endswith("*") else key == name for name in names)
 
 
 FORMATS = (

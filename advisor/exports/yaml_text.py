@@ -16,7 +16,7 @@ from advisor.exports.flow_text import with_flow_entry, without_flow_entry
 from advisor.exports.patching import Change
 from advisor.exports.reading import MISSING
 
-__all__ = ["changed_json", "changed_yaml", "has_shared_values", "line_of", "repeated_key"]
+__all__ = ["changed_json", "changed_yaml", "has_shared_values", "line_of"]
 
 _WIDE = 2**16
 """No line is broken."""
@@ -49,21 +49,6 @@ def _changed(text: str, changes: Iterable[Change], write: Callable[[Any], str]) 
             names = change.key.split(".")
             text = _without(text, names) if change.after is MISSING else _with(text, names, change.after, write)
     return text
-
-
-def repeated_key(text: str) -> str:
-    """A key that stands twice in one mapping, of which readers take the last in silence; empty if there is none."""
-    waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, yaml.MappingNode):
-            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if twice := next((name for name in names if names.count(name) > 1), ""):
-                return str(twice)
-            waiting += [value for _, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-    return ""
 
 
 def has_shared_values(text: str) -> bool:

@@ -14,16 +14,25 @@ from accelerate import Accelerator
 
 from advisor.errors import PolicyError, WorkloadError
 from advisor.integrations import support
-from advisor.integrations.accelerator import let_it_make_passes, own_settings
+from advisor.integrations.accelerator import (
+    let_it_make_passes,
+    own_settings,
+    refuse_other_optimizers,
+    require_other_parameters,
+)
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
-from advisor.integrations.shared import policy_for, require_plain, require_version
+from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.policy.apply import HasPolicy, apply_policy
 from advisor.policy.policy import Policy
 from advisor.training.batch.tree import sample_count
+from advisor.training.direct_call import refuse_direct_calls
 from advisor.training.training import Training
 
 __all__ = ["Prepared", "prepare"]
+
+_HANDLERS = ("autocast_handler", "scaler_handler", "ddp_handler", "ao_recipe_handler", "te_recipe_handler")
+"""Attributes of an accelerator that hold the options of what a policy decides."""
 
 
 def prepare(
@@ -66,8 +75,8 @@ def prepare(
 
     Raises:
         PolicyError: The policy is damaged or for another number of devices, the version is not known, the accelerator
-            would do itself what the policy decides or has another model with a policy, or an optimizer was given in
-            place of how to build it.
+            would do itself what the policy decides or has another model with a policy, or an optimizer of the model
+            was made already, in place of how to build it.
         MethodRefusedError: A method cannot be used in such a loop, or with this model.
     """
     if not isinstance(accelerator, Accelerator):
@@ -89,13 +98,22 @@ def prepare(
         )
     require_version(support.ACCELERATE, untested=untested)
     found = policy_for(support.ACCELERATE, policy, processes=accelerator.num_processes)
-    require_plain(support.ACCELERATE, own_settings(accelerator), "Accelerator")
+    require_plain(support.ACCELERATE, [*own_settings(accelerator), *_handlers(accelerator)], "Accelerator")
+    for optimizer in accelerator._optimizers:
+        require_other_parameters(optimizer, model)
     training = apply_policy(found, model, device=accelerator.device, **options)
     before, steps = accelerator.gradient_accumulation_steps, found.policy.accumulation_steps
     if before not in (1, steps):  # 1 is what it has unless it is told otherwise
         training.notes.append(f"gradient_accumulation_steps of the accelerator was {before} and is {steps} now")
     accelerator.gradient_accumulation_steps = steps
     return Prepared(training, found.policy, accelerator)
+
+
+def _handlers(accelerator: Any) -> Iterator[OwnSetting]:
+    """What was said of parts of accelerate's that a policy has in their place."""
+    for name in _HANDLERS:
+        if (handler := getattr(accelerator, name, None)) is not None:
+            yield OwnSetting("kwargs_handlers", type(handler).__name__, None)
 
 
 class Prepared:
@@ -112,9 +130,13 @@ class Prepared:
         self.model = training.model
         self._policy = policy
         self._accelerator = accelerator
-        self._loop = TrainerLoop(training, policy.accumulation_steps, stepping=lambda: accelerator.sync_gradients)
+        self._loop = TrainerLoop(
+            training, policy.accumulation_steps, "prepared.forward", stepping=lambda: accelerator.sync_gradients
+        )
+        refuse_direct_calls(training, policy.words, "call prepared.forward(micro_batch) in its place")
         self.optimizer = self._loop.optimizer
         let_it_make_passes(accelerator, self._loop)
+        refuse_other_optimizers(accelerator, training)
         accelerator.prepare_model(self.model)
         accelerator.prepare_optimizer(self.optimizer)
         for registered in (
@@ -137,12 +159,14 @@ class Prepared:
         first = True
         while step := list(itertools.islice(source, self._policy.accumulation_steps)):
             self._loop.begin([self._checked(micro_batch) for micro_batch in step])
-            if first and len(step) > 1:
-                self._require_whole(step[0])
+            if first and (len(step) > 1 or self._is_short(step[0])):
+                # A loader of one batch may have fewer samples, any other has whole batches first.
+                self._require_whole(step[0], alone=len(step) == 1 and next(source, None) is None)
             first = False
             for place, micro_batch in enumerate(step, start=1):
                 last = place == len(step)
                 self._accelerator.gradient_state._set_sync_gradients(last)
+                self._loop.next_micro_batch()
                 with contextlib.nullcontext() if last else self.training.accumulating():
                     yield micro_batch
 
@@ -168,14 +192,26 @@ class Prepared:
                 f"accelerator.gradient_accumulation_steps = {wanted} again, or tune for another batch."
             )
 
-    def _require_whole(self, micro_batch: Any) -> None:
+    def _is_short(self, micro_batch: Any) -> bool:
+        return 0 < self._count(micro_batch) < self._policy.micro_batch
+
+    def _require_whole(self, micro_batch: Any, *, alone: bool) -> None:
         """Only the last micro-batch of a loader may be smaller than the policy's, of which whole ones were measured."""
-        count = self._count(micro_batch)
-        if 0 < count < self._policy.micro_batch:
+        if not alone and self._is_short(micro_batch):
             raise PolicyError(
                 f"The loader must give batches of micro_batch: {self._policy.micro_batch} samples, of which the last "
-                f"may have fewer, but the first has {count}; make it with batch_size={self._policy.micro_batch}."
+                f"may have fewer, but the first has {self._count(micro_batch)}; {self._fix}."
             )
+
+    @property
+    def _fix(self) -> str:
+        size, processes = self._policy.micro_batch, self._accelerator.num_processes
+        if not self._accelerator.split_batches or processes == 1:
+            return f"make it with batch_size={size}"
+        return (
+            f"make it with batch_size={size * processes}, of which each of the {processes} processes has its share "
+            "(split_batches=True)"
+        )
 
     def _count(self, micro_batch: Any) -> int:
         """Its samples; 0 where it is not known where they are, as it is not cut."""
@@ -189,7 +225,7 @@ class Prepared:
         if count > self._policy.micro_batch:
             raise PolicyError(
                 f"The loader must give batches of at most micro_batch: {self._policy.micro_batch} samples, but one has "
-                f"{count}; make it with batch_size={self._policy.micro_batch}."
+                f"{count}; {self._fix}."
             )
         return micro_batch
 

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType, DynamoBackend
 
-from advisor.errors import MethodRefusedError
+from advisor.errors import MethodRefusedError, PolicyError
 from advisor.integrations.shared import OwnSetting
 from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.integrations.trainer_optimizer import TrainerOptimizer
 from advisor.training.replaced_attribute import replace_attribute
+from advisor.training.training import Training
 
-__all__ = ["let_it_make_passes", "own_settings"]
+__all__ = ["let_it_make_passes", "own_settings", "refuse_other_optimizers", "require_other_parameters"]
 
 _SIMPLE = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
@@ -39,10 +41,19 @@ def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
 
     def backward(loss: torch.Tensor, **options: Any) -> None:
         others = [model for model in accelerator._models if model is not training.model]
-        if others and not _is_reached(training.model, loss) and any(_is_reached(model, loss) for model in others):
-            usual_backward(loss, **options)
-        else:
+        if not any(_is_reached(model, loss) for model in others):
             loop.backward(loss, **options)
+        elif not _is_reached(training.model, loss):
+            usual_backward(loss, **options)
+        elif training.gradient_scaler is None:
+            loop.backward(loss, **options)
+        else:
+            raise MethodRefusedError(
+                "a loss under precision fp16 is scaled, with all gradients that come of it, but this one also reaches "
+                "a model without the policy, whose optimizer would step on scaled gradients; give prepare one module "
+                "that has both models, set requires_grad_(False) on the other where this loss is not to train it, or "
+                "use precision bf16"
+            )
 
     def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor | None:
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -78,6 +89,36 @@ def let_it_make_passes(accelerator: Any, loop: TrainerLoop) -> None:
     replace_attribute(training, accelerator, "no_sync", no_sync)
     prepared: Any = training.model  # to type checkers, attributes of a module are modules and tensors
     prepared._is_accelerate_prepared = True  # It is not to be wrapped.
+
+
+def refuse_other_optimizers(accelerator: Any, training: Training) -> None:
+    """Have ``accelerator.prepare`` refuse an optimizer of the user's that has parameters of a training."""
+    usual = accelerator.prepare_optimizer
+
+    def prepare_optimizer(optimizer: Any, device_placement: bool | None = None) -> Any:
+        require_other_parameters(optimizer, training.model)
+        return usual(optimizer, device_placement)
+
+    replace_attribute(training, accelerator, "prepare_optimizer", prepare_optimizer)
+
+
+def require_other_parameters(optimizer: Any, model: torch.nn.Module) -> None:
+    """Require that an optimizer has none of the parameters that a policy's own steps.
+
+    Raises:
+        PolicyError: It has some.
+    """
+    own = {id(one) for one in model.parameters()}
+    if isinstance(optimizer, TrainerOptimizer) or not any(
+        id(one) in own for group in optimizer.param_groups for one in group["params"]
+    ):
+        return
+    kind = type(getattr(optimizer, "optimizer", optimizer)).__name__
+    raise PolicyError(
+        "A policy decides the kind of optimizer and how it steps, but the accelerator was given one of yours with "
+        f"parameters of the model: {kind}. Pass build_optimizer=lambda parameters: torch.optim.{kind}(parameters, "
+        "lr=...) to prepare, and use prepared.optimizer."
+    )
 
 
 def _is_reached(model: torch.nn.Module, loss: torch.Tensor) -> bool:

@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 
-from advisor.errors import PolicyError, WorkloadError
+from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
 from advisor.integrations.peft import save_adapters
 from advisor.integrations.saved_training import load_model, read_parts, read_weights, write_parts
 from advisor.integrations.trainer_loop import TrainerLoop
 from advisor.training.batch.tree import sample_count
-from advisor.training.plain_saving import plain_module_names
+from advisor.training.plain_module_names import plain_module_names
 from advisor.training.replaced_attribute import replace_attribute
 
 __all__ = ["AttachedTrainer"]
 
 _REPLACED = (
+    "training_step",
     "compute_loss",
     "get_train_dataloader",
     "get_batch_samples",
@@ -107,11 +108,29 @@ class AttachedTrainer:
             self._loop.begin(micro_batches)
         return micro_batches, count
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The trainer's step of one micro-batch, also one of its subclass."""
+        self._loop.next_micro_batch()
+        return self._usual["training_step"](*args, **kwargs)
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
         """In training the loss by the training, with all that methods put around it; otherwise the trainer's."""
-        if return_outputs or not (torch.is_grad_enabled() and self._training.model.training):
-            return self._usual["compute_loss"](model, inputs, return_outputs=return_outputs, **kwargs)
-        return self._loop.forward(inputs)
+        if not (torch.is_grad_enabled() and self._training.model.training):
+            return self._usual["compute_loss"](model, inputs, return_outputs, *args, **kwargs)
+        if not return_outputs:
+            return self._loop.forward(inputs)
+        outputs: list[Any] = []
+        hook = self._training.model.register_forward_hook(lambda *call: outputs.append(call[-1]))
+        try:
+            loss = self._loop.forward(inputs)
+        finally:
+            hook.remove()
+        if not outputs:
+            raise MethodRefusedError(
+                "compute_loss was asked for outputs of the model, but a method computes the loss without them; leave "
+                "return_outputs=True out of training_step, or chunked_cross_entropy out of the policy"
+            )
+        return loss, outputs[-1]
 
     def prediction_step(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model as it may be called outside of a step."""

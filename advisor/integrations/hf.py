@@ -17,8 +17,10 @@ from advisor.integrations.attached_trainer import AttachedTrainer
 from advisor.integrations.peft import require_adapters
 from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.trainer_loop import TrainerLoop
+from advisor.integrations.trainer_loss import computes_loss, mean_loss
 from advisor.policy.apply import HasPolicy, apply_policy
 from advisor.policy.policy import Policy
+from advisor.training.direct_call import refuse_direct_calls
 from advisor.training.loss import is_causal_loss
 from advisor.training.training import Training
 
@@ -92,13 +94,12 @@ def attach(
     found = policy_for(kind, policy, processes=args.world_size)
     require_plain(kind, _own_settings(trainer), type(args).__name__)
     _require_plain_trainer(trainer)
-    own_loss = trainer.compute_loss if _computes_loss(trainer) else None
     clipped = (args.max_grad_norm if max_grad_norm is None else max_grad_norm) or 0.0
     training = apply_policy(
         found,
         trainer.model,
         device=args.device,
-        compute_loss=None if own_loss is None else _mean_loss(own_loss),
+        compute_loss=mean_loss(trainer) if computes_loss(trainer) else None,
         build_optimizer=build_optimizer or (lambda _: _own_optimizer(trainer)),
         max_grad_norm=clipped if clipped > 0 else None,  # As the Trainer reads it.
         **options,
@@ -115,11 +116,23 @@ def attach(
             training.notes.append(f"{name} of the trainer was {before} and is {value} now")
             setattr(args, name, value)
     trainer._train_batch_size = args.train_batch_size
-    loop = TrainerLoop(training, found.policy.accumulation_steps)
+    loop = TrainerLoop(training, found.policy.accumulation_steps, "self.compute_loss")
+    refuse_direct_calls(
+        training,
+        found.policy.words,
+        "in training_step call self.compute_loss(model, inputs) in its place, also with return_outputs=True, and put "
+        "what is to become of the outputs into compute_loss",
+    )
     let_it_make_passes(trainer.accelerator, loop)
     if save_adapters:
         require_adapters(training)
-    AttachedTrainer(trainer, loop, lambda: _require_unchanged(trainer, kind, batch), save_adapters).install()
+    loss = _loss_options(trainer)
+
+    def require_unchanged() -> None:
+        _require_unchanged(trainer, kind, batch)
+        _require_same_objects(trainer, training.model, loss)
+
+    AttachedTrainer(trainer, loop, require_unchanged, save_adapters).install()
     return training
 
 
@@ -134,26 +147,7 @@ def _kind(trainer: Any) -> support.Trainer:
     if any(base.__name__ == "SFTTrainer" and base.__module__.startswith("trl.") for base in type(trainer).__mro__):
         return support.SFT
     name = support.HF.name if type(trainer) is transformers.Trainer else type(trainer).__name__
-    return dataclasses.replace(support.HF, name=name, own_loss=_computes_loss(trainer))
-
-
-def _computes_loss(trainer: Any) -> bool:
-    """Whether it does not simply take the loss that the model returns."""
-    return (
-        type(trainer).compute_loss is not transformers.Trainer.compute_loss
-        or trainer.compute_loss_func is not None
-        or trainer.label_smoother is not None
-    )
-
-
-def _mean_loss(compute_loss: Callable[..., Any]) -> Callable[[torch.nn.Module, Any], torch.Tensor]:
-    """A trainer's loss of one micro-batch alone: without the number of all targets it is a mean."""
-
-    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        computed: torch.Tensor = compute_loss(model, dict(batch))  # which some trainers change
-        return computed
-
-    return loss
+    return dataclasses.replace(support.HF, name=name, own_loss=computes_loss(trainer))
 
 
 def _own_optimizer(trainer: Any) -> torch.optim.Optimizer:
@@ -200,12 +194,40 @@ def _require_plain_trainer(trainer: Any) -> None:
         ),
         "have a model in one piece, but from_pretrained has divided it among devices; leave device_map and "
         "distributed_config out": trainer.is_model_parallel or trainer.is_distributed_loading_by_transformers,
+        "give each process batches of its own, but accelerator_config has split_batches=True, which divides each among "
+        "them; leave it out": trainer.accelerator.split_batches and trainer.accelerator.num_processes > 1,
         "compute the mean loss of one micro-batch, but it divides by all targets of a step (loss_is_scaled_for_ga); "
         "use training.step of the wrapper": getattr(trainer, "loss_is_scaled_for_ga", None) is True,
     }
     for reason, holds in refusals.items():
         if holds:
             raise PolicyError(f"A trainer with a policy must {reason}.")
+
+
+def _loss_options(trainer: Any) -> tuple[Any, ...]:
+    """What decides the loss beside the trainer's class."""
+    return trainer.compute_loss_func, trainer.label_smoother
+
+
+def _require_same_objects(trainer: Any, model: torch.nn.Module, loss: tuple[Any, ...]) -> None:
+    """Refuse another model or loss, which would not be trained, and a model that was changed beside the policy.
+
+    Raises:
+        PolicyError: There is one.
+    """
+    refusals = {
+        "its model, but trainer.model was replaced after attach; attach the policy to a trainer of the new one": (
+            trainer.model is not model
+        ),
+        "its loss, but compute_loss_func or label smoothing was changed after attach; set it before": any(
+            now is not then for now, then in zip(_loss_options(trainer), loss, strict=True)
+        ),
+        "the policy's recomputation, but the model's own was switched on after attach; leave "
+        "activation_checkpointing_enable out": bool(getattr(model, "is_activation_checkpointing", False)),
+    }
+    for reason, holds in refusals.items():
+        if holds:
+            raise PolicyError(f"A trainer with a policy must keep {reason}.")
 
 
 def _require_unchanged(trainer: Any, kind: support.Trainer, batch: Mapping[str, int]) -> None:

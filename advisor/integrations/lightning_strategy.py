@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -24,6 +24,8 @@ from lightning.pytorch.utilities.parsing import lightning_hasattr, lightning_set
 
 from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
 from advisor.integrations import support
+from advisor.integrations.lightning_callbacks import require_known_parameters
+from advisor.integrations.lightning_optimizer import require_one_optimizer
 from advisor.integrations.lightning_precision import PolicyPrecision
 from advisor.integrations.shared import OwnSetting, policy_for, require_plain, require_version
 from advisor.integrations.silent_log import silent_log
@@ -134,11 +136,8 @@ class UnderPolicy(Strategy):  # type: ignore[misc]
         self, trainer: Trainer, trained: set[int], parameters: Iterable[torch.nn.Parameter]
     ) -> torch.optim.Optimizer:
         """The module's own optimizer, without the parameters that a method has frozen since."""
-        super().setup_optimizers(trainer)
-        if len(self.optimizers) != 1:
-            raise MethodRefusedError(
-                f"a policy needs one optimizer, but configure_optimizers returned {len(self.optimizers)}"
-            )
+        with require_one_optimizer(self.lightning_module):
+            super().setup_optimizers(trainer)
         optimizer = self.optimizers[0]
         for group in optimizer.param_groups:
             group["params"] = [one for one in group["params"] if one.requires_grad or id(one) not in trained]
@@ -157,6 +156,11 @@ class UnderPolicy(Strategy):  # type: ignore[misc]
                 "accumulate_grad_batches must stay what it is, as the policy was measured, but a "
                 "GradientAccumulationScheduler changes it between epochs. Leave that callback out."
             )
+        if any(isinstance(one, BatchSizeFinder) for one in trainer.callbacks):
+            raise PolicyError(
+                f"batch_size must be the policy's {self._batch_size}, but a BatchSizeFinder looks for another one. "
+                "Leave that callback out, or tune for another batch."
+            )
         if self._samples % accumulated:
             raise PolicyError(
                 f"accumulate_grad_batches must divide the policy's {self._samples} samples per optimizer "
@@ -171,12 +175,7 @@ class UnderPolicy(Strategy):  # type: ignore[misc]
                 "an applied method needs the whole gradient in one backward pass, but accumulate_grad_batches is "
                 f"{trainer.accumulate_grad_batches}; leave it out of the Trainer"
             )
-        averaging = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]
-        if averaging and replaced:
-            raise MethodRefusedError(
-                f"{type(averaging[0]).__name__} averages parameters one by one, but a method has replaced some; "
-                "remove the callback, or the method (such as lora)"
-            )
+        require_known_parameters(trainer.callbacks, training, replaced=replaced)
         if training.compute_loss != self._compute_loss:
             _log.warning("the loss is computed in chunks: training_step is not called, and logs nothing")
 

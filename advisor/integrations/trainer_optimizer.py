@@ -27,6 +27,7 @@ class TrainerOptimizer(torch.optim.Optimizer):
 
     Attributes:
         step_was_skipped: Whether the last step changed nothing, because a gradient overflowed.
+        was_called: Whether ``step`` or ``zero_grad`` was called since a step was begun.
         clipped: Whether the loop has clipped the gradients of the step, so that the training does not do so again.
     """
 
@@ -38,6 +39,7 @@ class TrainerOptimizer(torch.optim.Optimizer):
         self._stepping = stepping
         self._held: dict[str, Any] | None = None
         self.step_was_skipped = False
+        self.was_called = False
         self.clipped = False
 
     @property
@@ -70,6 +72,7 @@ class TrainerOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise MethodRefusedError("the optimizer steps on the gradients that are there; call step() without closure")
+        self.was_called = True
         if not self._stepping():
             return
         scaler = self._training.gradient_scaler
@@ -90,6 +93,7 @@ class TrainerOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, unless more are to be added to them."""
+        self.was_called = True
         if self._stepping():
             self.optimizer.zero_grad(set_to_none=set_to_none)
 

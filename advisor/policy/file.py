@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ __all__ = [
 
 SCHEMA = 1
 """Version of the file's layout. Files of another version are refused."""
+
+_END = "..."
+"""YAML's mark of the end of a document."""
+_SAYS_ITS_END = "# The last line is three dots: a file without them was cut off."
 
 
 class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,11 +124,39 @@ def load_policy_file(path: str | os.PathLike[str]) -> PolicyFile:
     """Read and validate a policy file.
 
     Raises:
-        PolicyError: Not there, not YAML, another schema version, an unknown field, method, parameter or value.
+        PolicyError: Not there, not YAML, cut off, another schema version, an unknown field, method, parameter or value.
     """
     path = path_of(path, "A policy file", PolicyError)
     written = "A search writes one: momadvise --goal faster MODEL."
-    return policy_from(read_yaml(path, what="A policy file", error=PolicyError, missing=written), shown(path))
+
+    def check(text: str) -> None:
+        _require_whole(text, shown(path))
+
+    content = read_yaml(path, what="A policy file", error=PolicyError, missing=written, check=check)
+    return policy_from(content, shown(path))
+
+
+def _require_whole(text: str, origin: str) -> None:
+    """Refuse a file that was cut off, which is often valid YAML: what is missing would be taken for a default.
+
+    Raises:
+        PolicyError: It says how it ends, and ends otherwise.
+    """
+    lines = [line.rstrip() for line in text.splitlines()]
+    if _SAYS_ITS_END not in lines:
+        return  # Written by hand, or by an older version.
+    said = [number for number, line in enumerate(lines, start=1) if line and not line.startswith("#")]
+    if said and lines[said[-1] - 1] == _END:
+        return
+    parts = [found[1] for line in lines if (found := re.match(r"(\w+):", line))]
+    later = [name for name in ("evidence", "fingerprints") if name not in parts]
+    missing = f"the end of {parts[-1]}" if parts else "all of its content"
+    raise PolicyError(
+        f"A policy file must be whole, but {origin} is damaged: it was cut off after line {len(lines)}, so that "
+        f"{' and '.join([missing, *later])} {'are' if later else 'is'} missing. Copy it again from the output folder "
+        "of its search, get it back from version control (git checkout -- FILE), or tune again: momadvise --goal "
+        "faster MODEL."
+    )
 
 
 def policy_from(raw: Any, origin: str) -> PolicyFile:
@@ -210,7 +243,8 @@ def policy_source(file: PolicyFile, *, header: str) -> str:
         header: Comment lines for people (without the leading ``#``).
     """
     comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
-    return comment + yaml.safe_dump(policy_document(file), sort_keys=False, allow_unicode=True, width=110)
+    content = yaml.safe_dump(policy_document(file), sort_keys=False, allow_unicode=True, width=110)
+    return f"{comment}{_SAYS_ITS_END}\n{content}{_END}\n"
 
 
 def policy_line(file: PolicyFile) -> str:

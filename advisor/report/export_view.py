@@ -36,6 +36,8 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
     target, remark = export.target, version_remark(export.target)
     left = [line for line in export.lines if line.status is not Status.EXPORTED]
     verdict = "All of it is exported."
+    if not written:
+        verdict = f"All of it is exported, but not to the installed {target.library}, so nothing is written."
     if left:
         nothing = "" if written else ", so nothing is written"
         counts = Counter(line.status for line in left)
@@ -44,9 +46,9 @@ def export_view(export: Export, patched: Patched | None = None, *, written: bool
     other_version = installed_version(target) not in (None, target.version)
     return Group(
         Text(f"{export.policy.words}, batch {batch_words(export.policy)}, as {target.title}", style="bold"),
-        Text(verdict, style="yellow" if left else "green"),
+        Text(verdict, style="yellow" if left or not written else "green"),
         Text(sentence(remark), style="yellow" if other_version else "dim"),
-        *(_absent(export) if other_version else ()),
+        *_absent(export),
         Text(),
         *(part for line in export.lines for part in _line(line)),
         *_changes(patched, target, written=written),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,22 @@ _LARGEST_NUMBER = 2**63
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, with invalid dates and misplaced tags reported as YAML errors."""
 
+    def get_single_node(self) -> yaml.Node | None:
+        """The whole document, in which each key of a mapping stands once; PyYAML takes the last in silence."""
+        whole = super().get_single_node()
+        waiting, known = [whole], set()
+        while waiting:
+            node = waiting.pop()
+            if id(node) in known:  # an alias
+                continue
+            known.add(id(node))
+            if isinstance(node, yaml.MappingNode):
+                _require_each_once(node)
+                waiting += [value for _, value in node.value]
+            elif isinstance(node, yaml.SequenceNode):
+                waiting += node.value
+        return whole
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
@@ -34,7 +51,24 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
-def read_yaml(path: Path, *, what: str, error: type[UserError], missing: str = "Is the path right?") -> Any:
+def _require_each_once(node: yaml.MappingNode) -> None:
+    found = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if (key.tag, key.value) in found:
+                problem = f"the key {quoted(key.value)} stands twice; remove one"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            found.add((key.tag, key.value))
+
+
+def read_yaml(
+    path: Path,
+    *,
+    what: str,
+    error: type[UserError],
+    missing: str = "Is the path right?",
+    check: Callable[[str], None] = lambda text: None,
+) -> Any:
     """Read a file.
 
     Args:
@@ -42,6 +76,7 @@ def read_yaml(path: Path, *, what: str, error: type[UserError], missing: str = "
         what: What it is, for the message: ``"A policy file"``.
         error: Type of the error to raise.
         missing: What to do where there is no such file, as a sentence.
+        check: Given the text before it is parsed; raises if something is wrong with it.
 
     Raises:
         UserError: It cannot be read, is not YAML, or holds invalid values: numbers beyond 64 bits, text that is not
@@ -61,6 +96,7 @@ def read_yaml(path: Path, *, what: str, error: type[UserError], missing: str = "
         text = data.decode()
     except UnicodeDecodeError as reason:
         raise error(f"{what} must be UTF-8 text, but {where} is not: {reason}. Save it as UTF-8.") from None
+    check(text)
     try:
         content = yaml.load(text, _Loader)
     except RecursionError:

@@ -2,5 +2,5 @@
 
 Loads torch; knows no method.
 
-Called by integrations, measure, methods, policy, predict and trial.
+Called by integrations, measure, methods, policy, predict, trial and its own folders.
 """

@@ -1,14 +1,14 @@
-"""Contexts of a forward pass, combined into one, and the context of an evaluation."""
+"""Contexts of a forward pass, combined into one, that of an evaluation, and one that sets an attribute."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
-__all__ = ["entered", "evaluation_mode"]
+__all__ = ["entered", "evaluation_mode", "temporarily"]
 
 _Context = contextlib.AbstractContextManager[Any]
 _NOTHING = contextlib.nullcontext()
@@ -39,3 +39,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in was_training:
             module.training = True
+
+
+@contextlib.contextmanager
+def temporarily(owner: Any, name: str, value: Any) -> Generator[None, None, None]:
+    """Set an attribute of the object itself; what it had before returns at the end."""
+    inherited, before = name not in vars(owner), getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)

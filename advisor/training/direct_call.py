@@ -10,12 +10,16 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from advisor.errors import MethodRefusedError
 from advisor.training.loss import default_loss
 from advisor.training.processes.distribution import Distribution
 from advisor.training.replaced_attribute import replace_attribute
 from advisor.training.training import ComputeLoss, Training
 
-__all__ = ["announce_direct_calls"]
+__all__ = ["announce_direct_calls", "refuse_direct_calls"]
+
+
+_MISSED = "what methods do to the loss, to formats, to saved activations or between devices"
 
 
 def announce_direct_calls(training: Training, label: str, given_loss: ComputeLoss | None) -> None:
@@ -39,8 +43,8 @@ def announce_direct_calls(training: Training, label: str, given_loss: ComputeLos
     own = training.own_call = _OwnCalls()
     announcement = _Announcement(
         own,
-        f"the model was called directly in training mode, without a part of {label}: what methods do to the loss, to "
-        "formats, to saved activations or between devices takes effect in training.forward(batch) alone. Call that, or "
+        f"the model was called directly in training mode, without a part of {label}: {_MISSED} takes effect in "
+        "training.forward(batch) alone. Call that, or "
         "training.step(batch); in the loop of another trainer, use its adapter (advisor.integrations). To evaluate, "
         "call model.eval() before, or training.evaluate(function)",
     )
@@ -62,6 +66,21 @@ def announce_direct_calls(training: Training, label: str, given_loss: ComputeLos
         training.run_passes = run
 
 
+def refuse_direct_calls(training: Training, label: str, fix: str) -> None:
+    """Refuse what :func:`announce_direct_calls` warns of, where a trainer's loop is known to make the calls.
+
+    Args:
+        training: The training, to which all methods were applied.
+        label: Its policy in words.
+        fix: What the loop is to call, as an imperative.
+    """
+    if isinstance(training.own_call, _OwnCalls):
+        training.own_call.refusal = (
+            f"the model was called directly in training mode, without a part of {label}: {_MISSED} would be lost; "
+            f"{fix}, or, to evaluate, call model.eval() before"
+        )
+
+
 def _frames_to_the_user() -> int:
     """How far above its caller the call of the model is: torch has some functions between, and here is one or two."""
     frame, count = sys._getframe(1), 1
@@ -71,10 +90,16 @@ def _frames_to_the_user() -> int:
 
 
 class _OwnCalls(contextlib.AbstractContextManager[None]):
-    """Entered around the calls that a training makes itself."""
+    """Entered around the calls that a training makes itself.
+
+    Attributes:
+        depth: How many of them are being made.
+        refusal: Why any other is refused; empty where it is only announced.
+    """
 
     def __init__(self) -> None:
         self.depth = 0
+        self.refusal = ""
 
     def __enter__(self) -> None:
         self.depth += 1
@@ -84,7 +109,7 @@ class _OwnCalls(contextlib.AbstractContextManager[None]):
 
 
 class _Announcement:
-    """A hook that warns once. A class, so that a model that has it can be pickled."""
+    """A hook that warns once, or refuses. A class, so that a model that has it can be pickled."""
 
     def __init__(self, own: _OwnCalls, text: str) -> None:
         self._own = own
@@ -95,6 +120,8 @@ class _Announcement:
         if torch.compiler.is_compiling() or not self._is_due or self._own.depth:
             return
         if model.training and torch.is_grad_enabled():
+            if self._own.refusal:
+                raise MethodRefusedError(self._own.refusal)
             self._is_due = False
             warnings.warn(self._text, stacklevel=_frames_to_the_user())
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from advisor.errors import PolicyError
+from advisor.training.contexts import temporarily
+from advisor.training.plain_module_names import plain_module_names
 from advisor.training.processes.distribution import plain_names
-from advisor.training.replaced_attribute import temporarily
 from advisor.training.state_part import StatePart
 from advisor.training.training import Training
 
-__all__ = ["plain_module_names", "save_as_plain"]
+__all__ = ["save_as_plain"]
 
 
 def save_as_plain(training: Training) -> None:
@@ -36,19 +37,6 @@ def save_as_plain(training: Training) -> None:
             (plain_name,) = plain_names({name: None})
             saving: Any = _PlainSaving(module, plain_name, parts, divided=bool(training.cuts))
             module.save_pretrained = saving  # Any, as to type checkers an attribute of a module is a module.
-
-
-@contextlib.contextmanager
-def plain_module_names(model: nn.Module) -> Generator[None, None, None]:
-    """A context in which modules have the names that they had before blocks were wrapped, as peft looks them up."""
-    usual = model.named_modules
-
-    def named_modules(*arguments: Any, **keywords: Any) -> Iterator[tuple[str, nn.Module]]:
-        for name, module in usual(*arguments, **keywords):
-            yield next(iter(plain_names({name: None}))), module
-
-    with temporarily(model, "named_modules", named_modules):
-        yield
 
 
 class _PlainSaving:

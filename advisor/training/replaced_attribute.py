@@ -1,15 +1,13 @@
-"""Set an attribute of an object for as long as a training lasts, or a context."""
+"""Set an attribute of an object for as long as a training lasts."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advisor.training.training import Training
 
-__all__ = ["replace_attribute", "temporarily"]
+__all__ = ["replace_attribute"]
 
 
 def replace_attribute(training: Training, owner: Any, name: str, value: Any) -> None:
@@ -28,17 +26,3 @@ def replace_attribute(training: Training, owner: Any, name: str, value: Any) -> 
             setattr(owner, name, before)
 
     training.on_close(restore)
-
-
-@contextlib.contextmanager
-def temporarily(owner: Any, name: str, value: Any) -> Generator[None, None, None]:
-    """Set an attribute of the object itself; what it had before returns at the end."""
-    inherited, before = name not in vars(owner), getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)

@@ -251,10 +251,9 @@ def test_each_status_has_its_end(status: int, tune: str, ends: int, project: Pro
 def run_gitlab(project: Project, origin: Origin) -> Ended:
     (project.folder / "momadvise.md").write_text("")
     commands = write_command(project.folder.parent / "commands", STALE)
-    variables = {"CI_DEFAULT_BRANCH": "main", "PUSH_TOKEN": "t", "CI_SERVER_HOST": "h", "CI_PROJECT_PATH": "p"}
-    return run_job(
-        GITLAB, "momadvise", project.folder, commands, **variables, **origin.found_at("https://oauth2:t@h/p.git")
-    )
+    variables = {"CI_DEFAULT_BRANCH": "main", "PUSH_TOKEN": "t", "CI_PROJECT_PATH": "p"}
+    variables |= {"CI_SERVER_URL": "http://h:8443", **origin.found_at("http://oauth2:t@h:8443/p.git")}
+    return run_job(GITLAB, "momadvise", project.folder, commands, **variables)
 
 
 @pytest.mark.parametrize("status", [0, 1, 2, 3, 4])

@@ -77,6 +77,10 @@ def test_what_is_to_be_copied_is_whole_on_a_narrow_screen(
         (["damaged.yaml", "--to", "hf"], "A policy file must be valid YAML"),
         (["policy.yaml", "--to", "hf", "--into", "nowhere.yaml"], "--into must name a file that exists"),
         (["policy.yaml", "--to", "torchtitan", "--into", "policy.yaml"], "torchtitan's command line is a program"),
+        (
+            ["policy.yaml", "--to", "hf", "--into", "policy.yaml"],
+            "--into must name a configuration of transformers, but",
+        ),
         (["policy.yaml", "--to", "hf", "--max-grad-norm=-1"], "--max-grad-norm must be a finite number"),
         (["sliced.yaml", "--to", "hf"], "cannot say tensor_parallel"),
     ],

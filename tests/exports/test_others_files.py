@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from advisor.errors import OptionError
 from advisor.exports.trainer_file import TrainerFile, read_trainer_file
 from advisor.methods.setting import MethodSetting, use
 from advisor.workload.workload import Stated
@@ -142,10 +143,41 @@ def test_weights_of_eight_bits_are_said_not_to_be_measured_so(tmp_path: Path) ->
 def test_a_file_of_a_script_with_a_model_is_not_taken_for_llamafactorys(tmp_path: Path) -> None:
     file = read(tmp_path, SFT_SCRIPT)
     assert file.baseline.origin.endswith("(TrainingArguments)")
-    assert methods_of(file) == (use("checkpoint", every=1), use("fused_optimizer"), use("precision", dtype="bf16"))
+    full = (use("checkpoint", every=1), use("fused_optimizer"))
+    assert methods_of(file) == (*full, use("lora", rank=8), use("precision", dtype="bf16"))
     assert file.model == "hf:Qwen/Qwen2.5-0.5B"
     assert file.stated == Stated(batch_size=4, tokens=2048, max_grad_norm=1.0)
-    assert "use_peft: True is not measured: all weights are measured as trained" in notes_of(file)
+    for words in (
+        "lora_r: 16 is measured as 8: lora takes 8 or 32",
+        "lora_target_modules: None is measured as every linear layer",
+        "lora_dropout: 0.05 is measured as 0",
+        "keys that nothing was made of: attn_implementation",
+    ):
+        assert words in notes_of(file)
+    assert "use_peft" not in notes_of(file)
+
+
+def test_adapters_of_trl_are_measured_beside_weights_of_four_bits(tmp_path: Path) -> None:
+    own = "lora_target_modules: all-linear\nlora_dropout: 0\nload_in_4bit: true\nuse_dora: true\nlora_r: 24\n"
+    file = read(tmp_path, SFT_SCRIPT.replace("lora_r: 16\n", own))
+    assert use("qlora", rank=32) in methods_of(file)
+    assert "use_dora: True is not measured" in notes_of(file)
+    assert "lora_target_modules" not in notes_of(file)
+    file = read(tmp_path, SFT_SCRIPT.replace("use_peft: true", "use_peft: false"))
+    assert "lora" not in {one.name for one in methods_of(file)}
+
+
+def test_numbers_and_truth_values_in_quotes_are_read_as_trainers_read_them(tmp_path: Path) -> None:
+    quoted = SFT_SCRIPT.replace("device_train_batch_size: 4", "device_train_batch_size: '4'").replace(
+        "bf16: true", "bf16: 'True'"
+    )
+    assert read(tmp_path, quoted).baseline == read(tmp_path, SFT_SCRIPT).baseline
+    batch = {"train_batch_size": "32", "train_micro_batch_size_per_gpu": "4", "gradient_clipping": "0.5"}
+    file = read(tmp_path, json.dumps({**batch, "zero_optimization": {"stage": "2"}}), "ds.json", gpu_count=2)
+    assert (file.baseline.policy.accumulation_steps, file.stated.max_grad_norm) == (4, 0.5)
+    assert methods_of(file) == (fsdp(reshard=False, offload=False),)
+    with pytest.raises(OptionError, match=r"must be a whole number, but got 'four'\. Write a number such as 4\."):
+        read(tmp_path, quoted.replace("'4'", "four"))
 
 
 def test_accelerate_has_accumulation_and_clipping_in_its_part_for_deepspeed(tmp_path: Path) -> None:
@@ -196,8 +228,13 @@ def test_a_strategy_that_divides_nothing_is_measured_as_ddp(tmp_path: Path) -> N
 def test_the_words_of_transformers_older_option_say_the_same(tmp_path: Path) -> None:
     own = 'per_device_train_batch_size: 2\nfsdp: "shard_grad_op auto_wrap offload"\noptim: adamw_torch\n'
     assert methods_of(read(tmp_path, own, gpu_count=2)) == (fsdp(reshard=False, offload=True),)
-    file = read(tmp_path, own + "fsdp_config: fsdp.json\n", gpu_count=2)
-    assert "fsdp_config: 'fsdp.json' is another file, which is not read" in notes_of(file)
+    named = own.replace("shard_grad_op auto_wrap offload", "full_shard") + "fsdp_config: fsdp.json\n"
+    missing = notes_of(read(tmp_path, named, gpu_count=2))
+    assert "fsdp_config: 'fsdp.json' is neither beside this file nor in the current folder, and not read" in missing
+    (tmp_path / "fsdp.json").write_text('{"reshard_after_forward": false, "cpu_offload": true}')
+    file = read(tmp_path, named, gpu_count=2)
+    assert methods_of(file) == (fsdp(reshard=False, offload=True),)
+    assert "fsdp.json" not in notes_of(file)
 
 
 def test_states_on_the_host_are_measured_there(tmp_path: Path) -> None:
@@ -242,3 +279,46 @@ def test_a_text_that_says_no_is_no_recomputation(tmp_path: Path) -> None:
     own = "base_model: org/model\noptimizer: adamw_torch\ngradient_checkpointing: "
     assert methods_of(read(tmp_path, f'{own}"false"\n')) == ()
     assert methods_of(read(tmp_path, f"{own}unsloth\n")) == (use("checkpoint", every=1),)
+
+
+DEEPSPEED = json.dumps({"train_batch_size": 8, "zero_optimization": True, "fp16": {"enabled": False}})
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("base_model: org/m\nadapter: lora\n", "adapter: 'lora' is not measured, as no lora_r is said"),
+        ("distributed_type: 'NO'\nmixed_precision: fp8\n", "mixed_precision: 'fp8' is measured as bf16: of its"),
+        (DEEPSPEED, "zero_optimization: True is not measured: it is no mapping"),
+    ],
+)
+def test_what_is_not_measured_as_it_stands_is_said(text: str, note: str, tmp_path: Path) -> None:
+    assert note in notes_of(read(tmp_path, text))
+
+
+def test_a_mapping_in_quotes_is_one(tmp_path: Path) -> None:
+    text = "per_device_train_batch_size: 1\nfsdp: full_shard\nfsdp_config: '{\"cpu_offload\": true}'\noptim: sgd\n"
+    assert methods_of(read(tmp_path, text, gpu_count=2)) == (fsdp(reshard=True, offload=True),)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "max_grad_norm: .nan",
+            r"Clipping in .* must be a finite number, but it is nan\. Write one such as 1\.0, or 0",
+        ),
+        ("max_grad_norm: yes", "finite number, but it is True"),
+        ("1: 2", r"must have texts as keys, but .* has 1\. Put it in quotes"),
+        ("bf16: true\nbf16: false", "line 3: the key 'bf16' stands twice; remove one"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(line: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=words):
+        read(tmp_path, f"per_device_train_batch_size: 1\n{line}\n")
+
+
+def test_a_key_may_stand_beside_the_mapping_that_it_is_merged_with(tmp_path: Path) -> None:
+    text = "x: &x {seed: 1, per_device_train_batch_size: 1}\ny: &y\n  <<: *x\n  seed: 2\n<<: *y\n"
+    assert read(tmp_path, f"{text}per_device_train_batch_size: 3\n").stated.batch_size == 3
+    assert read(tmp_path, f"{text}max_grad_norm: -1\n").stated.max_grad_norm is None

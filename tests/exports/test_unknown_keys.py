@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import yaml
 
+from advisor.cli import main
 from advisor.exports import config_file
 from advisor.exports import installed_keys as reading
 from advisor.exports.config_file import Patched, patched_file
@@ -25,6 +26,7 @@ from advisor.exports.rules import Schema, Target
 from advisor.exports.trainers import TARGETS, get_target
 from advisor.exports.yaml_text import line_of
 from advisor.methods.setting import use
+from advisor.policy.file import write_policy_file
 from advisor.report.console import SafeConsole
 from advisor.report.export_view import export_view
 from advisor.report.json_documents import json_export
@@ -95,9 +97,9 @@ def test_the_version_that_was_checked_has_every_key(target: Target) -> None:
     assert absent_keys(target.written, target) == {}
 
 
-def test_keys_that_another_version_does_not_have_are_named_with_their_former_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def older_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that names recomputation otherwise."""
     target = get_target("hf")
     fields = {key.partition(".")[0] for key in target.written} - {"activation_checkpointing", "liger_kernel_config"}
     lines = "".join(f"    {name}: int = 0\n" for name in sorted({*fields, "gradient_checkpointing"}))
@@ -109,6 +111,13 @@ def test_keys_that_another_version_does_not_have_are_named_with_their_former_nam
     older.submodule_search_locations = [str(folder)]
     monkeypatch.setattr(reading.importlib.util, "find_spec", lambda name: older if name == "transformers" else None)
     monkeypatch.setattr(config_file.importlib.metadata, "version", lambda name: "4.57.1")
+
+
+@pytest.mark.usefixtures("older_transformers")
+def test_keys_that_another_version_does_not_have_are_named_with_their_former_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = get_target("hf")
     exported = export_policy(file_of(use("checkpoint", every=1)), target)
     SafeConsole(width=1000).print(export_view(exported))
     assert (
@@ -118,6 +127,22 @@ def test_keys_that_another_version_does_not_have_are_named_with_their_former_nam
     ) in capsys.readouterr().out
     document = json.loads(json_export(exported, None, written=True))
     assert document["absent"] == {"activation_checkpointing": "gradient_checkpointing"}
+
+
+@pytest.mark.usefixtures("older_transformers")
+def test_strict_writes_no_keys_that_the_installed_version_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_policy_file(file_of(use("checkpoint", every=1)), Path("policy.yaml"), header="")
+    Path("config.yaml").write_text("seed: 1\n")
+    arguments = ["export", "policy.yaml", "--to", "hf", "--into", "config.yaml"]
+    assert main([*arguments, "--strict"]) == 3
+    assert "All of it is exported, but not to the installed transformers, so nothing is written" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert Path("config.yaml").read_text() == "seed: 1\n"
+    assert main(arguments) == 0
 
 
 def test_nothing_is_imported_to_look_keys_up() -> None:

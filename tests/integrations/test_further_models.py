@@ -13,7 +13,7 @@ from accelerate.state import AcceleratorState, GradientState
 from advisor.errors import MethodRefusedError, PolicyError
 from advisor.integrations import accelerate
 from advisor.methods.setting import MethodSetting, use
-from tests.integrations.small import adamw, model, policy_of, rows
+from tests.integrations.small import adamw, batch, model, policy_of, rows
 
 STEPS = {"plain": (), "float16": (use("precision", dtype="fp16"),)}
 NORM = 0.01
@@ -73,6 +73,25 @@ def test_it_is_trained_as_without_the_other(settings: tuple[MethodSetting, ...])
             one.zero_grad()
     torch.testing.assert_close(dict(further.state_dict()), expected, rtol=1e-5, atol=1e-6)
     assert not torch.equal(prepared.model.state_dict()["lm_head.weight"], before["lm_head.weight"])
+    prepared.training.close()
+
+
+@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS)
+def test_a_loss_of_both_trains_both_unless_it_is_scaled(settings: tuple[MethodSetting, ...]) -> None:
+    accelerator = Accelerator(cpu=True)
+    policy = policy_of(*settings, accumulation_steps=1)
+    prepared = accelerate.prepare(model(1), policy, accelerator=accelerator, build_optimizer=adamw)
+    further = accelerator.prepare(model(1))
+    (micro_batch,) = prepared.micro_batches([batch(0)])
+    both = prepared.forward(micro_batch) + further(**micro_batch).loss
+    if settings:
+        with pytest.raises(MethodRefusedError, match=r"precision fp16 is scaled, .* one module that has both models"):
+            accelerator.backward(both)
+        further.requires_grad_(False)
+        both = prepared.forward(micro_batch) + further(**micro_batch).loss
+    accelerator.backward(both)
+    norms = [one.lm_head.weight.grad for one in (prepared.model, further)]
+    assert [one is not None for one in norms] == [True, not settings]
     prepared.training.close()
 
 

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    BatchSizeFinder,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 
 import advisor
@@ -312,9 +319,31 @@ def test_validation_and_tests_run_and_averages_are_kept(tmp_path: Path) -> None:
     assert plain.validate(module, loader(samples, 4), verbose=False)[0]["val_loss"] > 0
 
 
-def test_averages_of_replaced_parameters_are_refused() -> None:
-    with pytest.raises(MethodRefusedError, match="EMAWeightAveraging averages parameters one by one"):
-        fitted(Language(), policy_of(advisor.use("lora", rank=8)), tokens(8), callbacks=[EMAWeightAveraging()])
+@pytest.mark.parametrize("callback", [EMAWeightAveraging(), StochasticWeightAveraging(1e-3)])
+def test_averages_of_replaced_parameters_are_refused(callback: Callback) -> None:
+    with pytest.raises(MethodRefusedError, match="WeightAveraging averages parameters one by one"):
+        fitted(Language(), policy_of(advisor.use("lora", rank=8)), tokens(8), callbacks=[callback])
+
+
+class Thaw(BaseFinetuning):
+    """Trains the first block from the second epoch on."""
+
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.model.transformer.h[0])
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.model.transformer.h[0], optimizer)
+
+
+def test_parameters_are_unfrozen_later_where_the_optimizer_has_those_of_the_module() -> None:
+    module = Language()
+    block: Any = module.model.transformer
+    before = block.h[0].attn.c_attn.weight.detach().clone()
+    with pytest.raises(MethodRefusedError, match=r"Thaw looks for the optimizer's parameters .*such as host_optimizer"):
+        fitted(Language(), policy_of(advisor.use("host_optimizer")), tokens(8), callbacks=[Thaw()])
+    fitted(module, policy_of(), tokens(8), callbacks=[Thaw()], max_steps=-1, max_epochs=2)
+    assert not torch.equal(block.h[0].attn.c_attn.weight, before)
 
 
 def test_a_data_module_gets_the_batch_size_of_the_policy() -> None:
@@ -346,6 +375,11 @@ class TwoOptimizers(Language):
         return [torch.optim.SGD(self.parameters(), lr=1e-3), torch.optim.SGD(self.parameters(), lr=1e-3)]
 
 
+class NoOptimizer(Language):
+    def configure_optimizers(self) -> Any:
+        return None
+
+
 class WithoutLoss(Language):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return None
@@ -367,8 +401,15 @@ IN_BACKWARD = policy_of(advisor.use("optimizer_in_backward"), micro_batch=4, acc
         (Language, IN_BACKWARD, {"gradient_clip_val": 1.0}, "gradient clipping"),
         (Language, IN_BACKWARD, {"accumulate_grad_batches": 2}, "whole gradient in one backward pass"),
         (Language, policy_of(), {"callbacks": [GradientAccumulationScheduler({1: 2})]}, "must stay what it is"),
+        (Language, policy_of(), {"callbacks": [BatchSizeFinder()]}, "but a BatchSizeFinder looks for another one"),
         (ByHand, policy_of(), {}, "automatic_optimization=False"),
-        (TwoOptimizers, policy_of(), {}, "2"),
+        (
+            TwoOptimizers,
+            policy_of(),
+            {},
+            "but .* of TwoOptimizers returned 2; return one optimizer with a",
+        ),
+        (NoOptimizer, policy_of(), {}, "one optimizer, but .* of NoOptimizer returned None; return an optimizer"),
         (WithoutLoss, policy_of(), {}, "it returned None"),
         (Pictures, policy_of(advisor.use("channels_last")), {"precision": "16-true"}, "precision='16-true'"),
     ],

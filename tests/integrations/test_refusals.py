@@ -12,6 +12,7 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DataLoaderConfiguration, GradScalerKwargs
 
 from advisor.errors import MethodRefusedError, PolicyError
 from advisor.hardware.mesh import Mesh, MeshAxis
@@ -67,6 +68,37 @@ def test_arguments_that_are_changed_after_attach_are_refused_before_a_step_is_ma
     with pytest.raises(PolicyError, match=words):
         own.train()
     assert own.state.global_step == 0
+
+
+def replace_the_model(own: Any) -> None:
+    own.model = model(1)
+
+
+def replace_the_loss(own: Any) -> None:
+    own.compute_loss_func = lambda outputs, labels, num_items_in_batch=None: outputs.logits.mean()
+
+
+def checkpoint(own: Any) -> None:
+    own.model.activation_checkpointing_enable()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            replace_the_model,
+            "keep its model, but trainer.model was replaced after attach; attach the policy to a trainer",
+        ),
+        (replace_the_loss, "keep its loss, but compute_loss_func .* changed after attach; set it before"),
+        (checkpoint, "keep the policy's recomputation, .*leave activation_checkpointing_enable out"),
+    ],
+)
+def test_another_model_or_loss_after_attach_is_refused(change: Any, words: str, tmp_path: Path) -> None:
+    own = trainer(tmp_path, layers=1)
+    hf.attach(own, PLAIN)
+    change(own)
+    with pytest.raises(PolicyError, match=words):
+        own.train()
 
 
 class Loading(transformers.Trainer):
@@ -140,6 +172,17 @@ def test_a_model_that_checkpoints_already_is_refused(tmp_path: Path) -> None:
         hf.attach(own, PLAIN)
 
 
+def test_a_trainer_that_divides_batches_among_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = {"accelerator_config": {"split_batches": True}}
+    hf.attach(trainer(tmp_path, layers=1, **split), PLAIN).close()
+    own = trainer(tmp_path, layers=1, **split)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    with pytest.raises(PolicyError, match="split_batches=True, which divides each among them; leave it out"):
+        hf.attach(own, PLAIN)
+
+
 def test_a_policy_is_attached_once(tmp_path: Path) -> None:
     own = trainer(tmp_path, layers=1)
     hf.attach(own, PLAIN)
@@ -194,8 +237,9 @@ def test_what_prepare_cannot_use_is_refused_with_what_to_pass(options: dict[str,
         accelerate.prepare(model(1), PLAIN, **({"accelerator": Accelerator(cpu=True)} | options))
 
 
-def test_a_model_with_adapters_of_its_own_gets_no_second_ones() -> None:
-    own = peft.inject_adapter_in_model(peft.LoraConfig(r=4, target_modules=["down_proj"]), model(1))
+@pytest.mark.parametrize("layer", ["down_proj", "q_proj"])  # the second is too small for those of the method
+def test_a_model_with_adapters_of_its_own_gets_no_second_ones(layer: str) -> None:
+    own = peft.inject_adapter_in_model(peft.LoraConfig(r=4, target_modules=[layer]), model(1))
     with pytest.raises(MethodRefusedError, match=r"has adapters already; leave the method out, or merge yours"):
         accelerate.prepare(own, policy_of(use("lora", rank=8)), accelerator=Accelerator(cpu=True))
 
@@ -217,6 +261,14 @@ def test_an_accumulation_of_the_accelerator_that_the_policy_replaces_is_noted() 
 def test_an_accelerator_with_mixed_precision_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"mixed_precision='bf16'.*set mixed_precision='no' in Accelerator"):
         accelerate.prepare(model(1), PLAIN, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
+
+
+def test_options_of_accelerates_own_parts_are_refused() -> None:
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[GradScalerKwargs(init_scale=4.0)])
+    with pytest.raises(
+        PolicyError, match=r"kwargs_handlers='GradScalerKwargs'.*set kwargs_handlers=None in Accelerator"
+    ):
+        accelerate.prepare(model(1), PLAIN, accelerator=accelerator)
 
 
 def test_a_method_that_needs_the_whole_gradient_goes_with_neither_accumulation_nor_clipping(tmp_path: Path) -> None:
@@ -298,6 +350,24 @@ def test_a_loader_whose_first_batch_is_smaller_than_the_policys_is_refused() -> 
     with pytest.raises(PolicyError, match=f"of which the last may have fewer, but the first has {SAMPLES // 2}"):
         next(prepared.micro_batches([small, batch(0)]))
     assert len(list(prepared.micro_batches([batch(0), small]))) == 2
+
+
+def test_without_accumulation_only_a_batch_that_stands_alone_may_be_smaller() -> None:
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerate.prepare(model(1), Policy(micro_batch=SAMPLES), accelerator=accelerator)
+    small = {name: value[: SAMPLES // 2] for name, value in batch(0).items()}
+    assert len(list(prepared.micro_batches([small]))) == 1
+    with pytest.raises(PolicyError, match=f"the first has {SAMPLES // 2}; make it with batch_size={SAMPLES}"):
+        list(prepared.micro_batches([small, small]))
+
+
+def test_a_loader_whose_batches_are_split_among_processes_has_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    prepared = accelerate.prepare(model(1), Policy(micro_batch=SAMPLES), accelerator=accelerator)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    small = {name: value[: SAMPLES // 2] for name, value in batch(0).items()}
+    with pytest.raises(PolicyError, match=rf"batch_size={2 * SAMPLES}, of which .* 2 processes .*split_batches=True"):
+        list(prepared.micro_batches([small, small]))
 
 
 def change(accelerator: Accelerator) -> None:

@@ -15,6 +15,7 @@ from advisor.measure.memory.meter import optimizer_state_bytes
 from advisor.methods.compose import apply_settings
 from advisor.methods.setting import use
 from advisor.training.training import Training
+from tests.integrations.small import model as small
 from tests.methods.tiny import text, training_of
 
 MUON = use("muon")
@@ -186,6 +187,13 @@ def test_the_loss_falls() -> None:
 def test_an_optimizer_that_it_cannot_stand_beside_is_refused(build: Any, reason: str) -> None:
     with pytest.raises(MethodRefusedError, match=reason):
         apply_settings(stacked(build), [MUON])
+
+
+def test_matrices_that_the_optimizer_does_not_step_are_none_of_it() -> None:
+    model = small()
+    training = Training(model, build_optimizer=lambda _: torch.optim.AdamW(model.lm_head.parameters()))
+    with pytest.raises(MethodRefusedError, match="have no parameter that is a trained matrix"):
+        apply_settings(training, [use("muon")])
 
 
 def test_a_model_without_matrices_in_its_blocks_is_refused() -> None:

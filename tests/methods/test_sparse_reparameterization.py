@@ -26,6 +26,15 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse_reparameterization, "_STEPS_BETWEEN", 2)
 
 
+def test_frozen_weights_stay_as_they_are() -> None:
+    model = convnet()
+    model.blocks[1].requires_grad_(False)
+    assert [name for name, _ in sparse_layers(model)] == ["blocks.2.conv", "blocks.3.conv"]
+    training = Training(model.requires_grad_(False))
+    with pytest.raises(MethodRefusedError, match="with trained weights of their own"):
+        apply_settings(training, [SPARSE])
+
+
 def sparse_training(model: str, *further: MethodSetting, **options: Any) -> tuple[Training, SparseWeights]:
     training = training_of(model, **options)
     apply_settings(training, [SPARSE, *further])

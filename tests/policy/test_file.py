@@ -42,6 +42,21 @@ def test_a_policy_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["policy.yaml"], "no temporary file may be left"
 
 
+def test_a_file_that_was_cut_off_is_damaged_wherever_that_was(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    write_policy_file(PolicyFile(policy=POLICY, evidence=EVIDENCE, fingerprints=FINGERPRINTS), path, header="by hand")
+    whole = path.read_text()
+    for end in range(whole.index("schema"), len(whole) - len("...\n")):
+        path.write_text(whole[:end])
+        with pytest.raises(PolicyError, match=r"damaged: it was cut off after line \d+, so that .* missing\. Copy it"):
+            load_policy_file(path)
+    path.write_text(whole[: whole.index("  accumulation_steps")])
+    with pytest.raises(PolicyError, match="the end of policy and evidence and fingerprints are missing"):
+        load_policy_file(path)
+    path.write_text(whole.replace("\n", "\r\n") + "# a remark\n")
+    assert load_policy_file(path).policy == POLICY
+
+
 def test_a_policy_on_one_line_is_read_from_a_pipe() -> None:
     settled = msgspec.structs.replace(POLICY, settled={"checkpoint": "it's 1e-05: [1, 2]"})
     file = PolicyFile(policy=settled, baseline=Policy(micro_batch=4))

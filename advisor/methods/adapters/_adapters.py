@@ -32,12 +32,12 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
     import peft
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    for name in names:
-        if isinstance(model.get_submodule(name.rpartition(".")[0]), BaseTunerLayer):
-            raise MethodRefusedError(
-                f"adapters are added to plain layers, but {name} is part of one that has adapters already; leave the "
-                "method out, or merge yours before (merge_and_unload)"
-            )
+    if own := next((name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)), ""):
+        # Whoever saves them would save them alone, without those that are added here.
+        raise MethodRefusedError(
+            f"adapters are added to a plain model, but {own} of this one has adapters already; leave the method out, "
+            "or merge yours before (merge_and_unload)"
+        )
     config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=_pattern(names), bias="none")
     noted = getattr(model, "peft_config", None)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -32,12 +32,12 @@ _FAR_TOO_MANY = 2.0
 
 
 def sparse_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers to make sparse: all matrix layers but the first convolution and the classifier."""
+    """The layers to make sparse: all trained matrix layers but the first convolution and the classifier."""
     layers = matrix_layers(model)
     if output_layer(model) is None:
         layers = layers[:-1]
     first = next((name for name, layer in layers if isinstance(layer, nn.Conv2d)), None)
-    return [(name, layer) for name, layer in layers if name != first]
+    return [(name, layer) for name, layer in layers if name != first and cast(nn.Parameter, layer.weight).requires_grad]
 
 
 class SparseWeights(StatePart):

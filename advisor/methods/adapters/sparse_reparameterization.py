@@ -76,8 +76,8 @@ class SparseReparameterization(Method):
 def _judge(found: bool) -> Verdict:
     return judged(
         found,
-        "it needs linear layers or convolutions with weights of their own besides the first convolution and the last "
-        "layer, but the model has none",
+        "it needs linear layers or convolutions with trained weights of their own besides the first convolution and "
+        "the last layer, but the model has none",
     )
 
 

@@ -61,7 +61,8 @@ class Muon(AdamReplacement):
         from advisor.training.structure import hidden_matrices
 
         self.require_adam(training)
-        matrices = hidden_matrices(training.model, require_blocks(training))
+        stepped = {id(one) for group in training.optimizer.param_groups for one in group["params"]}
+        matrices = [one for one in hidden_matrices(training.model, require_blocks(training)) if id(one) in stepped]
         require(_judge(len(matrices), type(training.model).__name__))
         together = MuonBeside(training.optimizer, matrices)
         training.optimizer = together

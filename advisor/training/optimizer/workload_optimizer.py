@@ -9,6 +9,7 @@ import torch
 
 from advisor.errors import WorkloadError
 from advisor.training.optimizer.device_parameter import device_parameter
+from advisor.training.plain_module_names import plain_module_names
 
 __all__ = ["built_optimizer", "step_without_closure", "stepped_parameters"]
 
@@ -24,7 +25,8 @@ def built_optimizer(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise WorkloadError("at least one parameter must require a gradient, but all of them are frozen")
-    optimizer = build(parameters)
+    with plain_module_names(model):  # by which groups are often made
+        optimizer = build(parameters)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(
             f"build_optimizer must return a torch.optim.Optimizer, but it returned {type(optimizer).__name__}"
