@@ -64,7 +64,6 @@ _NO_FSDP = "accelerate uses no FSDP on CPUs"
 _REFUSED = "it is refused without one"
 _ALLOCATOR = "torch's allocator for CUDA reads the variable, whatever the trainer"
 NEEDS_A_GPU = {
-    ("deepspeed", "expandable_segments"): _ALLOCATOR,
     ("axolotl", "precision(dtype=bf16)"): _REFUSED,
     ("axolotl", "precision(dtype=fp16)"): "it fails without one",
     ("axolotl", "precision(dtype=tf32)"): _REFUSED,
@@ -175,6 +174,7 @@ def _shown(target: Target) -> dict[int, str]:
             found |= _rules(target, cell.settings, cell.norm, how, device="cuda")
     for ranks in cells.ON_GPUS_WITH_DEEPSPEED.values():
         if ranks.trainer == target.name:
+            found |= _rules(target, cells.ON_GPUS_UNDER, None, WITH_DEEPSPEED, device="cuda")
             how = f"{WITH_DEEPSPEED}, differs" if ranks.differs else WITH_DEEPSPEED
             found |= _rules(target, ranks.settings, 1.0, how, ranks.accumulation_steps, ranks.device)
     for ranks in cells.ON_RANKS_ELSEWHERE.values():

@@ -327,6 +327,7 @@ ON_GPUS = {
 """Name -> what two ranks train on GPUs, or on two software ones."""
 
 ON_GPUS_WITH_DEEPSPEED = {
+    "deepspeed": _on_gpus("deepspeed", _ddp(), same=False),
     "lightning, zero_1": _on_gpus("lightning", use("zero_1"), same=False, accumulation_steps=1),
     "lightning, zero_1 and accumulation": _on_gpus("lightning", use("zero_1"), same=False)._replace(differs=True),
 }
