@@ -13,9 +13,10 @@ _BF16_UNDER_FSDP = (
 )
 _FP16_UNDER_FSDP = f"{_BF16_UNDER_FSDP}, and skips fewer of the first steps, whose scaled gradients overflow in float16"
 _OTHER_LAYERS = (
-    "LLaMA-Factory holds the frozen weights in 16 bits beside bf16 or fp16, and adds adapters to every linear layer "
-    "but the output layer, momadvise only to those larger than their adapters"
+    "LLaMA-Factory adds adapters to every linear layer but the output layer, momadvise only to those larger than their "
+    "adapters"
 )
+_OF_FOUR_BITS = f"{_OTHER_LAYERS}; on a GPU it multiplies with the weights of four bits in 16, whatever the precision"
 _LORA = {"finetuning_type": "lora", "lora_rank": Given("rank"), "lora_target": "all", "lora_dropout": 0.0}
 _ALPHA = {8: 16, 32: 64}
 _DDP = {"ddp_find_unused_parameters": False}
@@ -64,7 +65,12 @@ LLAMAFACTORY = Target(
         exported("precision", {"bf16": True}, dtype="bf16"),
         exported("precision", {"fp16": True}, dtype="fp16"),
         exported("precision", {"tf32": True}, dtype="tf32"),
-        approximated("pure_bf16", {"pure_bf16": True}, "the optimizer computes in bfloat16 too", rounding="nearest"),
+        approximated(
+            "pure_bf16",
+            {"pure_bf16": True},
+            "the optimizer computes in bfloat16 too; a model that was saved in float32 stays in float32",
+            rounding="nearest",
+        ),
         approximated(
             "float8",
             {"fp8": True, "fp8_backend": "torchao"},
@@ -112,7 +118,7 @@ LLAMAFACTORY = Target(
                     "quantization_type": "nf4",
                     "double_quantization": True,
                 },
-                _OTHER_LAYERS,
+                _OF_FOUR_BITS,
                 rank=rank,
             )
             for rank, alpha in _ALPHA.items()

@@ -279,12 +279,8 @@ ON_RANKS = {
 }
 """Name -> what two ranks train on CPUs."""
 
-ON_RANKS_ELSEWHERE = {
-    **dict(_by_arguments("llamafactory")),
-    "axolotl": OnRanks("axolotl", (_ddp(),), device="cuda"),
-    "axolotl, buckets as views": OnRanks("axolotl", (_ddp(views=True),), same=False, device="cuda"),
-}
-"""The same in environments of their own (``elsewhere.py``)."""
+ON_RANKS_ELSEWHERE = dict(_by_arguments("llamafactory"))
+"""The same in an environment of its own (``elsewhere.py``)."""
 
 
 def _rounded(setting: MethodSetting) -> float:
