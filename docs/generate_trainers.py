@@ -43,8 +43,7 @@ Two marks in a cell are for different values of the method's parameters. What st
 - neither: what was written was read by the trainer's own library, or is a variable of the environment, or there is no
   key.
 
-The tables below say it line by line: *trained* as above, *built*: a test looks at the optimizer or the plugin that the
-trainer builds of it, *read* by its own parser, *documented* there.
+The tables below say it line by line: *trained* as above, *read* by its own parser, *documented* there.
 
 Every key that a trainer might set by itself is written out, because no trainer's defaults are plain training. With
 `--into`, what would contradict the policy is removed, and every change is printed.
@@ -62,7 +61,7 @@ BY_HAND = {
 WHEN = "26 November 2026"
 ELSEWHERE = "python -m tests.exports.elsewhere"
 ON_RANKS = "trained on two ranks"
-BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
+IN_SOFTWARE = "trained on a CUDA device in software"
 IN_TRITONS_INTERPRETER = "trained in Triton's interpreter"
 IN_SOFTWARE_ON_TWO = "trained on two CUDA devices in software"
 WITHOUT_KERNELS = f"{IN_SOFTWARE}, the compiled graphs without kernels"
@@ -112,7 +111,7 @@ def _mark(method: Method, target: Target) -> str:
         for device in ("cuda", "cpu")
         for rule in [trainer_rule(setting, target, device)]
     }
-    checked = {one for one, rule in rules.items() if _is_bold(rule, _checked(rule, target))}
+    checked = {one for one, rule in rules.items() if _checked(rule, target).startswith("trained")}
     marks = []
     for status, mark in MARKS.items():
         own = [one for one, rule in rules.items() if rule.status is status]
@@ -120,10 +119,6 @@ def _mark(method: Method, target: Target) -> str:
         if own:
             marks.append(f"**{mark}**" if shown == len(own) else f"*{mark}*" if shown else mark)
     return " ".join(marks)
-
-
-def _is_bold(rule: Rule, checked: str) -> bool:
-    return checked.startswith("trained") or (checked == BUILT and rule.status is Status.APPROXIMATED)
 
 
 def _checked(rule: Rule, target: Target) -> str:
@@ -138,8 +133,6 @@ def _checked(rule: Rule, target: Target) -> str:
 def _shown(target: Target) -> dict[int, str]:
     """The rules of which tests train what they say, or see in what it differs."""
     found: dict[int, str] = {}
-    for setting in cells.BUILT.get(target.name, ()):
-        found |= _rules(target, (setting,), None, BUILT)
     for cell in cells.ON_A_GPU.get(target.name, ()):
         found |= _rules(target, cell.settings, 1.0, IN_SOFTWARE, device="cuda")
     if target.name == "deepspeed":
@@ -199,7 +192,7 @@ def _rules(
     beneath = frozenset({"ddp"}) if "gradient_compression" in names else frozenset()
     quantities = {"accumulation_steps": steps, "max_grad_norm": norm or 0.0, "device": device}
     rules = [rule_for(setting, target, names | beneath, quantities) for setting in settings]
-    for of in QUANTITIES if how != BUILT else ():
+    for of in QUANTITIES:
         rules += [rule for rule in target.rules if rule.of == of and rule.covers(quantities, names)][:1]
     if how.endswith("differs"):
         rules = [rule for rule in rules if rule.status is Status.APPROXIMATED]

@@ -27,6 +27,11 @@ _FSDP = {
     "fsdp_config.reshard_after_forward": Given("reshard"),
     "fsdp_config.cpu_offload": Given("offload"),
 }
+_FSDP_VARIABLES = "FSDP_AUTO_WRAP_POLICY=TRANSFORMER_BASED_WRAP FSDP_OFFLOAD_PARAMS={offload} in the environment"
+_VARIABLES_TOO = (
+    "the transformers that LLaMA-Factory requires reads neither auto_wrap_policy nor cpu_offload in fsdp_config, but "
+    "accelerate the variables"
+)
 
 LLAMAFACTORY = Target(
     name="llamafactory",
@@ -131,8 +136,14 @@ LLAMAFACTORY = Target(
         ),
         adapter("zero_1", "LLaMA-Factory takes it from a DeepSpeed configuration: export to deepspeed"),
         adapter("fsdp", NOT_ON_CPUS, device="cpu"),
-        exported("fsdp", _FSDP, mixed_precision="none"),
-        approximated("fsdp", {**_FSDP, "bf16": True}, _BF16_UNDER_FSDP, mixed_precision="bf16"),
+        exported("fsdp", _FSDP, outside=_FSDP_VARIABLES, text=_VARIABLES_TOO, mixed_precision="none"),
+        approximated(
+            "fsdp",
+            {**_FSDP, "bf16": True},
+            f"{_BF16_UNDER_FSDP}; {_VARIABLES_TOO}",
+            outside=_FSDP_VARIABLES,
+            mixed_precision="bf16",
+        ),
         refused("tensor_parallel", "LLaMA-Factory divides models only through Megatron"),
         refused("pipeline", "LLaMA-Factory divides models only through Megatron"),
     ),

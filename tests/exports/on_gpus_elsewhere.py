@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate.state import AcceleratorState, GradientState
-from torch.distributed.fsdp import CPUOffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import LlamaForCausalLM, PreTrainedModel
 
@@ -25,6 +25,7 @@ from advisor.exports.config_file import new_configuration
 from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from advisor.policy.file import PolicyFile
+from tests.exports.arguments import variables_of
 from tests.exports.cells import EVERY_BLOCK, WITH_ADAPTERS, Cell
 from tests.exports.cells_on_gpus import FAILING_ELSEWHERE, ON_GPUS_ELSEWHERE, ON_GPUS_UNDER, PURE_BF16, TF32
 from tests.exports.policies import file_of
@@ -56,7 +57,11 @@ def trained_beside(
     name: str, cell: Cell, folder: Path, patch: pytest.MonkeyPatch, ours: State | None
 ) -> tuple[State, State, State]:
     """With the wrapper's parameters, which a cell with adapters has yet to find: from the trainer's own start."""
-    text = new_configuration(export_policy(policy_of(cell), get_target(name), max_grad_norm=cell.norm))
+    export = export_policy(policy_of(cell), get_target(name), max_grad_norm=cell.norm)
+    text = new_configuration(export)
+    for variable, value in variables_of(export):
+        if variable.startswith("FSDP_"):
+            patch.setenv(variable, value)
     if cell in FAILING_ELSEWHERE[name]:
         text = text.replace("fp16: false", "fp16: true")
     model = wide() if has_adapters(cell) else tiny()
@@ -144,6 +149,7 @@ def assert_configured(trainer: Any, cell: Cell) -> None:
     sharded = {name: value for one in cell.settings if one.name == "fsdp" for name, value in one.parameters.items()}
     assert all(isinstance(parameter, DTensor) is bool(sharded) for parameter in model.parameters())
     if sharded:
+        assert sum(isinstance(module, FSDPModule) for module in model.modules()) > len(model.model.layers)
         plugin = trainer.accelerator.state.fsdp_plugin
         assert plugin.reshard_after_forward is sharded["reshard"]
         assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) is sharded["offload"]
