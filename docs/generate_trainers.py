@@ -18,6 +18,7 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import settings_of
 from advisor.methods.setting import MethodSetting
 from tests.exports import cells
+from tests.exports.cells_on_gpus import ON_GPUS_ELSEWHERE, ON_GPUS_UNDER
 from tests.exports.policies import file_of
 
 PAGE = Path(__file__).with_name("trainers.md")
@@ -42,47 +43,25 @@ Two marks in a cell are for different values of the method's parameters. What st
 - neither: what was written was read by the trainer's own library, or is a variable of the environment, or there is no
   key.
 
-The tables below say it line by line: *trained* as above, *built*: a test looks at the optimizer or the plugin that the
-trainer builds of it, *read* by its own parser, *documented* there.
+The tables below say it line by line: *trained* as above, *read* by its own parser, *documented* there.
 
 Every key that a trainer might set by itself is written out, because no trainer's defaults are plain training. With
 `--into`, what would contradict the policy is removed, and every change is printed.
 """
 
 BY_HAND = {
-    "axolotl": "on a CPU, with axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0 (it requires "
-    "2.13 at most, which the CUDA devices in software do not know); two ranks trained with a device map for CPUs, in "
-    "place of axolotl's own, which counts GPUs",
-    "llamafactory": "on a CPU, with llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0",
+    "axolotl": "on a CPU, with axolotl 0.19.0, transformers 5.16.1, accelerate 1.13.0, torch 2.13.0; on CUDA devices "
+    "in software, with torch 2.15.0 in place of the one that axolotl asks for (2.13 at most), which these do not know",
+    "llamafactory": "on a CPU, with llamafactory 0.9.5, transformers 5.6.0, accelerate 1.11.0, torch 2.13.0; on CUDA "
+    "devices in software, with torch 2.15.0",
     "torchtitan": "on CUDA devices in software, with torchtitan 0.3.0, torch 2.15.0, beside the wrapper on one device "
     "under those methods that change numbers; for parameters on the host, tests initialize the model themselves",
 }
 """Name of a trainer that the tests of this project do not install -> where its tests were run, and with what."""
 WHEN = "26 November 2026"
 ELSEWHERE = "python -m tests.exports.elsewhere"
-_NO_FSDP = "accelerate uses no FSDP on CPUs"
-_REFUSED = "it is refused without one"
-_ALLOCATOR = "torch's allocator for CUDA reads the variable, whatever the trainer"
-NEEDS_A_GPU = {
-    ("deepspeed", "expandable_segments"): _ALLOCATOR,
-    ("axolotl", "precision(dtype=bf16)"): _REFUSED,
-    ("axolotl", "precision(dtype=fp16)"): "it fails without one",
-    ("axolotl", "precision(dtype=tf32)"): _REFUSED,
-    ("axolotl", "pure_bf16"): _REFUSED,
-    ("axolotl", "float8"): _REFUSED,
-    ("axolotl", "checkpoint"): _NO_FSDP,
-    ("axolotl", "fsdp"): _NO_FSDP,
-    ("axolotl", "expandable_segments"): _ALLOCATOR,
-    ("llamafactory", "precision(dtype=bf16)"): _NO_FSDP,
-    ("llamafactory", "precision(dtype=fp16)"): "accelerate computes no float16 on CPUs",
-    ("llamafactory", "precision(dtype=tf32)"): _REFUSED,
-    ("llamafactory", "pure_bf16"): _REFUSED,
-    ("llamafactory", "fsdp"): _NO_FSDP,
-    ("llamafactory", "expandable_segments"): _ALLOCATOR,
-}
-"""Trainer, and method with or without its value -> why no test trains it without a GPU."""
 ON_RANKS = "trained on two ranks"
-BUILT, IN_SOFTWARE = "built", "trained on a CUDA device in software"
+IN_SOFTWARE = "trained on a CUDA device in software"
 IN_TRITONS_INTERPRETER = "trained in Triton's interpreter"
 IN_SOFTWARE_ON_TWO = "trained on two CUDA devices in software"
 WITHOUT_KERNELS = f"{IN_SOFTWARE}, the compiled graphs without kernels"
@@ -132,7 +111,7 @@ def _mark(method: Method, target: Target) -> str:
         for device in ("cuda", "cpu")
         for rule in [trainer_rule(setting, target, device)]
     }
-    checked = {one for one, rule in rules.items() if _is_bold(rule, _checked(rule, target))}
+    checked = {one for one, rule in rules.items() if _checked(rule, target).startswith("trained")}
     marks = []
     for status, mark in MARKS.items():
         own = [one for one, rule in rules.items() if rule.status is status]
@@ -142,30 +121,27 @@ def _mark(method: Method, target: Target) -> str:
     return " ".join(marks)
 
 
-def _is_bold(rule: Rule, checked: str) -> bool:
-    return checked.startswith("trained") or (checked == BUILT and rule.status is Status.APPROXIMATED)
-
-
 def _checked(rule: Rule, target: Target) -> str:
     """What stands behind a rule."""
     if rule.status not in (Status.EXPORTED, Status.APPROXIMATED):
         return ""
     if shown := _shown(target).get(id(rule)):
         return shown
-    known = "read" if rule.keys else "documented" if rule.outside else ""
-    why = NEEDS_A_GPU.get((target.name, _what(rule)), NEEDS_A_GPU.get((target.name, rule.of)))
-    return f"{known}; needs a GPU: {why}" if why else known
+    return "read" if rule.keys else "documented" if rule.outside else ""
 
 
 def _shown(target: Target) -> dict[int, str]:
     """The rules of which tests train what they say, or see in what it differs."""
     found: dict[int, str] = {}
-    for setting in cells.BUILT.get(target.name, ()):
-        found |= _rules(target, (setting,), None, BUILT)
     for cell in cells.ON_A_GPU.get(target.name, ()):
         found |= _rules(target, cell.settings, 1.0, IN_SOFTWARE, device="cuda")
     if target.name == "deepspeed":
         found |= _rules(target, cells.FP16_UNDER_ZERO.settings, cells.FP16_UNDER_ZERO.norm, "trained")
+    for cell in ON_GPUS_ELSEWHERE.get(target.name, ()):
+        how = IN_SOFTWARE_ON_TWO if file_of(*cell.settings).policy.gpu_count > 1 else IN_SOFTWARE
+        how = f"{how}, differs" if cell.differs else how
+        found |= _rules(target, cell.settings, cell.norm, how, device="cuda", launched=False)
+        found |= _rules(target, ON_GPUS_UNDER, cell.norm, IN_SOFTWARE, device="cuda")
     if target.name == "torchtitan":
         for cell in cells.BY_TORCHTITAN:
             several = file_of(*cell.settings).policy.gpu_count > 1
@@ -175,6 +151,7 @@ def _shown(target: Target) -> dict[int, str]:
             found |= _rules(target, cell.settings, cell.norm, how, device="cuda")
     for ranks in cells.ON_GPUS_WITH_DEEPSPEED.values():
         if ranks.trainer == target.name:
+            found |= _rules(target, cells.ON_GPUS_UNDER, None, WITH_DEEPSPEED, device="cuda")
             how = f"{WITH_DEEPSPEED}, differs" if ranks.differs else WITH_DEEPSPEED
             found |= _rules(target, ranks.settings, 1.0, how, ranks.accumulation_steps, ranks.device)
     for ranks in cells.ON_RANKS_ELSEWHERE.values():
@@ -215,7 +192,7 @@ def _rules(
     beneath = frozenset({"ddp"}) if "gradient_compression" in names else frozenset()
     quantities = {"accumulation_steps": steps, "max_grad_norm": norm or 0.0, "device": device}
     rules = [rule_for(setting, target, names | beneath, quantities) for setting in settings]
-    for of in QUANTITIES if how != BUILT else ():
+    for of in QUANTITIES:
         rules += [rule for rule in target.rules if rule.of == of and rule.covers(quantities, names)][:1]
     if how.endswith("differs"):
         rules = [rule for rule in rules if rule.status is Status.APPROXIMATED]
@@ -257,7 +234,11 @@ def _section(target: Target) -> Iterator[str]:
     yield f"{target.title[0].upper()}{target.title[1:]}, checked with {target.library} {target.version}."
     if where := BY_HAND.get(target.name):
         yield f"The tests of this project do not install it. Those that train with it were run by hand on {WHEN},"
-        yield f"{where}; `{ELSEWHERE} {target.name} FOLDER` runs them again in an environment of its own."
+        again = f"`{ELSEWHERE} {target.name} FOLDER` runs them again in an environment of its own"
+        also = (
+            ", and those on devices in one of `.ci/cuda --install FOLDER`" if target.name in ON_GPUS_ELSEWHERE else ""
+        )
+        yield f"{where}; {again}{also}."
     yield ""
     if target.use:
         yield f"Train with: `{target.use}`."

@@ -7,7 +7,11 @@ from advisor.exports.rules import Format, Given, Schema, Target, adapter, approx
 
 __all__ = ["AXOLOTL"]
 
-_LOADED_SHORT = "axolotl loads the weights in the same format, and trains them without a float32 copy"
+_ALL_SHORT = "axolotl loads the weights in the same format, and trains them without a float32 copy"
+_BLOCKS_SHORT = f"{_ALL_SHORT}, but for embeddings, normalizations and the output layer"
+_SCALED = (
+    "axolotl loads the weights in float16, too, and fails in the first step: torch scales no gradients of that format"
+)
 _FSDP = {
     "fsdp_version": 2,
     "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -56,15 +60,29 @@ AXOLOTL = Target(
             max_grad_norm=0.0,
         ),
         exported("max_grad_norm", {"max_grad_norm": Given("max_grad_norm")}),
-        approximated("precision", {"bf16": True}, _LOADED_SHORT, dtype="bf16"),
+        approximated("precision", {"bf16": True}, _ALL_SHORT, beside=("fsdp",), dtype="bf16"),
+        approximated("precision", {"bf16": True}, _BLOCKS_SHORT, dtype="bf16"),
         adapter("precision", "on a CPU axolotl fails with it", dtype="fp16", device="cpu"),
-        approximated("precision", {"fp16": True}, _LOADED_SHORT, dtype="fp16"),
+        approximated(
+            "precision",
+            {"fp16": True},
+            "axolotl loads the frozen weights in the same format",
+            beside=("lora", "qlora"),
+            dtype="fp16",
+        ),
+        adapter("precision", _SCALED, dtype="fp16"),
         exported("precision", {"tf32": True}, dtype="tf32"),
-        approximated("pure_bf16", {"bf16": True}, "the optimizer computes in bfloat16 too", rounding="nearest"),
+        approximated(
+            "pure_bf16",
+            {"bf16": True},
+            "the optimizer computes in bfloat16 too; embeddings, normalizations and the output layer stay in float32",
+            rounding="nearest",
+        ),
         approximated(
             "float8",
             {"fp8": True, "bf16": True},
-            "the first and the last linear layer stay as they are, and the weights are bfloat16",
+            "the first and the last linear layer stay as they are, and the weights are bfloat16; nothing is padded, so "
+            "that the tokens of a micro-batch must be a multiple of 16",
             scale="tensorwise",
         ),
         exported("checkpoint", {"fsdp_config.activation_checkpointing": True}, beside=("fsdp",), every=1),
@@ -124,7 +142,7 @@ AXOLOTL = Target(
         adapter("zero_1", "axolotl takes it from a DeepSpeed configuration: export to deepspeed"),
         adapter("fsdp", NOT_ON_CPUS, device="cpu"),
         exported("fsdp", _FSDP, mixed_precision="none"),
-        approximated("fsdp", {**_FSDP, "bf16": True}, _LOADED_SHORT, mixed_precision="bf16"),
+        approximated("fsdp", {**_FSDP, "bf16": True}, _ALL_SHORT, mixed_precision="bf16"),
         refused("tensor_parallel", "tensor_parallel_size slices only models that transformers has plans for"),
         refused("pipeline", "axolotl has no pipeline of stages"),
     ),

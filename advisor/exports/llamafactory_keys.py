@@ -13,9 +13,10 @@ _BF16_UNDER_FSDP = (
 )
 _FP16_UNDER_FSDP = f"{_BF16_UNDER_FSDP}, and skips fewer of the first steps, whose scaled gradients overflow in float16"
 _OTHER_LAYERS = (
-    "LLaMA-Factory holds the frozen weights in 16 bits beside bf16 or fp16, and adds adapters to every linear layer "
-    "but the output layer, momadvise only to those larger than their adapters"
+    "LLaMA-Factory adds adapters to every linear layer but the output layer, momadvise only to those larger than their "
+    "adapters"
 )
+_OF_FOUR_BITS = f"{_OTHER_LAYERS}; on a GPU it multiplies with the weights of four bits in 16, whatever the precision"
 _LORA = {"finetuning_type": "lora", "lora_rank": Given("rank"), "lora_target": "all", "lora_dropout": 0.0}
 _ALPHA = {8: 16, 32: 64}
 _DDP = {"ddp_find_unused_parameters": False}
@@ -26,6 +27,11 @@ _FSDP = {
     "fsdp_config.reshard_after_forward": Given("reshard"),
     "fsdp_config.cpu_offload": Given("offload"),
 }
+_FSDP_VARIABLES = "FSDP_AUTO_WRAP_POLICY=TRANSFORMER_BASED_WRAP FSDP_OFFLOAD_PARAMS={offload} in the environment"
+_VARIABLES_TOO = (
+    "the transformers that LLaMA-Factory requires reads neither auto_wrap_policy nor cpu_offload in fsdp_config, but "
+    "accelerate the variables"
+)
 
 LLAMAFACTORY = Target(
     name="llamafactory",
@@ -64,7 +70,12 @@ LLAMAFACTORY = Target(
         exported("precision", {"bf16": True}, dtype="bf16"),
         exported("precision", {"fp16": True}, dtype="fp16"),
         exported("precision", {"tf32": True}, dtype="tf32"),
-        approximated("pure_bf16", {"pure_bf16": True}, "the optimizer computes in bfloat16 too", rounding="nearest"),
+        approximated(
+            "pure_bf16",
+            {"pure_bf16": True},
+            "the optimizer computes in bfloat16 too; a model that was saved in float32 stays in float32",
+            rounding="nearest",
+        ),
         approximated(
             "float8",
             {"fp8": True, "fp8_backend": "torchao"},
@@ -112,7 +123,7 @@ LLAMAFACTORY = Target(
                     "quantization_type": "nf4",
                     "double_quantization": True,
                 },
-                _OTHER_LAYERS,
+                _OF_FOUR_BITS,
                 rank=rank,
             )
             for rank, alpha in _ALPHA.items()
@@ -125,8 +136,14 @@ LLAMAFACTORY = Target(
         ),
         adapter("zero_1", "LLaMA-Factory takes it from a DeepSpeed configuration: export to deepspeed"),
         adapter("fsdp", NOT_ON_CPUS, device="cpu"),
-        exported("fsdp", _FSDP, mixed_precision="none"),
-        approximated("fsdp", {**_FSDP, "bf16": True}, _BF16_UNDER_FSDP, mixed_precision="bf16"),
+        exported("fsdp", _FSDP, outside=_FSDP_VARIABLES, text=_VARIABLES_TOO, mixed_precision="none"),
+        approximated(
+            "fsdp",
+            {**_FSDP, "bf16": True},
+            f"{_BF16_UNDER_FSDP}; {_VARIABLES_TOO}",
+            outside=_FSDP_VARIABLES,
+            mixed_precision="bf16",
+        ),
         refused("tensor_parallel", "LLaMA-Factory divides models only through Megatron"),
         refused("pipeline", "LLaMA-Factory divides models only through Megatron"),
     ),

@@ -170,10 +170,24 @@ def exported(
 
 
 def approximated(
-    of: str, keys: Mapping[str, Any], differs: str, *, beside: tuple[str, ...] = (), **where: ParameterValue
+    of: str,
+    keys: Mapping[str, Any],
+    differs: str,
+    *,
+    outside: str = "",
+    beside: tuple[str, ...] = (),
+    **where: ParameterValue,
 ) -> Rule:
     """A method that the trainer does in another way, which ``differs``."""
-    return Rule(of=of, status=Status.APPROXIMATED, keys=keys, text=differs, beside=beside, where=_limits(where))
+    return Rule(
+        of=of,
+        status=Status.APPROXIMATED,
+        keys=keys,
+        outside=outside,
+        text=differs,
+        beside=beside,
+        where=_limits(where),
+    )
 
 
 def adapter(of: str, why: str, *, beside: tuple[str, ...] = (), **where: ParameterValue) -> Rule:

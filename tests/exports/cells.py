@@ -78,7 +78,10 @@ TRAINED: dict[str, tuple[Cell, ...]] = {
         Cell((EVERY_BLOCK,)),
         Cell((use("checkpoint", every=2),), norm=0.1),
         Cell((BF16,), tolerance=2e-2),
+        Cell((use("adam_8bit"),), tolerance=1e-2),
         Cell((use("adam_low_bit", state="8bit"),), tolerance=1e-3),
+        Cell((use("adam_low_bit", state="4bit"),), tolerance=1e-2, differs=True),
+        Cell((use("adafactor"),), tolerance=0.5, differs=True),
         Cell((use("compile", scope="model"),), tolerance=1e-3),
         Cell((use("compile", scope="blocks"),), tolerance=1e-3),
         Cell((use("checkpoint", every=2), FUSED, BF16), norm=0.1, tolerance=2e-2),
@@ -279,12 +282,8 @@ ON_RANKS = {
 }
 """Name -> what two ranks train on CPUs."""
 
-ON_RANKS_ELSEWHERE = {
-    **dict(_by_arguments("llamafactory")),
-    "axolotl": OnRanks("axolotl", (_ddp(),), device="cuda"),
-    "axolotl, buckets as views": OnRanks("axolotl", (_ddp(views=True),), same=False, device="cuda"),
-}
-"""The same in environments of their own (``elsewhere.py``)."""
+ON_RANKS_ELSEWHERE = dict(_by_arguments("llamafactory"))
+"""The same in an environment of its own (``elsewhere.py``)."""
 
 
 def _rounded(setting: MethodSetting) -> float:
@@ -327,6 +326,7 @@ ON_GPUS = {
 """Name -> what two ranks train on GPUs, or on two software ones."""
 
 ON_GPUS_WITH_DEEPSPEED = {
+    "deepspeed": _on_gpus("deepspeed", _ddp(), same=False),
     "lightning, zero_1": _on_gpus("lightning", use("zero_1"), same=False, accumulation_steps=1),
     "lightning, zero_1 and accumulation": _on_gpus("lightning", use("zero_1"), same=False)._replace(differs=True),
 }

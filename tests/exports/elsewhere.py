@@ -2,8 +2,9 @@
 
 ``python -m tests.exports.elsewhere NAME FOLDER`` creates a virtual environment with that trainer in FOLDER, or uses the
 one that is there, and trains in it what ``cells.py`` names for it, beside the wrapper. It needs a package registry.
-axolotl and LLaMA-Factory train on a CPU. torchtitan, and Lightning with DeepSpeed, need CUDA devices: FOLDER must be an
-environment of ``.ci/cuda --install FOLDER``, whose software devices they train on.
+torchtitan, and Lightning with DeepSpeed, need CUDA devices: FOLDER must be an environment of ``.ci/cuda --install
+FOLDER``, whose software devices they train on. axolotl and LLaMA-Factory train in such a folder what needs a GPU, with
+the torch that is there, and in any other what trains on a CPU.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ OURS = (
 )
 """What this project and its tests need of what no trainer brings."""
 ON_DEVICES = ("lightning", "torchtitan")
+"""Names of those that train on CUDA devices alone."""
+FOR_ANOTHER_TORCH = re.compile(r"torch\b|torchaudio|torchdata|torchvision|xformers")
+"""What is not installed where torch is not the one that a trainer asks for; its tests need none of it."""
 WITH_DEEPSPEED = "lightning_with_deepspeed"
 """The only tests of Lightning that need an environment of their own: DeepSpeed asks for the tools of a real GPU."""
 ON_TWO = ("-m", "tests.cuda_device", "--count", "2", "--time", "0.05", "--values")
@@ -48,30 +52,46 @@ def main() -> int:
     python = given.folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", given.folder], check=True)
-    _install(given.trainer, python)
+    has_devices = (given.folder / "installed").exists()  # as .ci/cuda leaves it
+    if given.trainer in ON_DEVICES and not has_devices:
+        parser.error(f"{given.folder} is no environment of .ci/cuda --install")
+    _install(given.trainer, python, has_devices)
     chosen = WITH_DEEPSPEED if given.trainer == "lightning" else given.trainer
-    tests = [python, "-m", "pytest", "-n0", "-p", "no:anyio", "-k", chosen, "tests/exports", "tests/gpu"]
+    folders = ["tests/gpu"] if has_devices and given.trainer not in ON_DEVICES else ["tests/exports", "tests/gpu"]
+    tests = [python, "-m", "pytest", "-n0", "-p", "no:anyio", "-k", chosen, *folders]
     variables = dict(variables_of(export_policy(file_of(*VARIABLES), get_target(given.trainer))))
-    if given.trainer in ON_DEVICES:
+    if has_devices:
         tests = [python, *ON_TWO, *tests]
         (compiler,) = given.folder.absolute().glob("lib/python*/site-packages/nvidia/cu[0-9]*")
         variables["CUDA_HOME"] = str(compiler)
     return subprocess.run(tests, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
 
 
-def _install(trainer: str, python: Path) -> None:
+def _install(trainer: str, python: Path, has_devices: bool) -> None:
     target = get_target(trainer)
+    pip = [str(python), "-m", "pip"]
     pins = re.findall(r"^(?:torch|pytest[a-z-]*|hypothesis)==.*", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    if trainer in ON_DEVICES:
-        pins = [pin for pin in pins if not pin.startswith("torch==")]
     wanted = [f"{target.library}=={target.version}", *BESIDE[trainer], *OURS.split(), *pins]
-    subprocess.run([python, "-m", "pip", "install", "-q", *wanted], cwd=ROOT, check=True)
+    if has_devices:
+        wanted = [one for one in wanted if not one.startswith("torch==")]
+    if has_devices and trainer not in ON_DEVICES:
+        subprocess.run([*pip, "install", "-q", "--no-deps", wanted[0]], check=True)
+        wanted = [*_asked_for(target.library, python), *wanted[1:]]
+    subprocess.run([*pip, "install", "-q", *wanted], cwd=ROOT, check=True)
     if trainer == "llamafactory":
         # transformers imports it wherever it is, and it fails beside a torch that was built otherwise.
-        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio"], check=True)
+        subprocess.run([*pip, "uninstall", "-q", "-y", "torchvision", "torchaudio"], check=True)
     if trainer == "torchtitan":
         # torchtitan imports it wherever it is, and torchao 0.18 fails there beside triton 3.9, which torch 2.15 brings.
-        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "torchao"], check=True)
+        subprocess.run([*pip, "uninstall", "-q", "-y", "torchao"], check=True)
+
+
+def _asked_for(library: str, python: Path) -> list[str]:
+    """What an installed library requires, but for torch and what is built for one version of it."""
+    said = "import importlib.metadata as found, sys; print(*found.requires(sys.argv[1]) or (), sep='\\n')"
+    run = subprocess.run([python, "-c", said, library], capture_output=True, text=True, check=True)
+    lines = run.stdout.splitlines()
+    return [line for line in lines if "extra ==" not in line and not FOR_ANOTHER_TORCH.match(line)]
 
 
 if __name__ == "__main__":

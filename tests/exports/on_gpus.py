@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -41,7 +42,12 @@ State = dict[str, torch.Tensor]
 
 def in_every_trainer(cases: dict[str, OnRanks]) -> dict[str, tuple[State, State]]:
     """Case -> the parameters after two steps, in the trainer and with the wrapper."""
-    trained = {"hf": _by_transformers, "accelerate": _by_accelerate, "lightning": _by_lightning}
+    trained = {
+        "hf": _by_transformers,
+        "accelerate": _by_accelerate,
+        "lightning": _by_lightning,
+        "deepspeed": _by_deepspeed,
+    }
     found: dict[str, tuple[State, State]] = {}
     ours: dict[str, State] = {}
     for name, case in cases.items():
@@ -75,6 +81,18 @@ def _by_lightning(text: str, micro_batch: int, folder: Path) -> torch.nn.Module:
         warnings.simplefilter("ignore")  # that the data loader has no workers
         trainer.fit(trained, loaded(_rows()[dist.get_rank() :: 2], micro_batch))
     return trained.model  # type: ignore[no-any-return]
+
+
+def _by_deepspeed(text: str, micro_batch: int, folder: Path) -> torch.nn.Module:
+    import deepspeed
+
+    deepspeed.init_distributed()
+    built = tiny()
+    engine, *_ = deepspeed.initialize(model=built, config=json.loads(text), optimizer=adamw(built.parameters()))
+    for batch in loaded(_rows()[dist.get_rank() :: 2], micro_batch):
+        engine.backward(engine(**{name: part.cuda() for name, part in batch.items()}).loss)
+        engine.step()
+    return engine.module  # type: ignore[no-any-return]
 
 
 def _by_the_wrapper(file: PolicyFile) -> State:

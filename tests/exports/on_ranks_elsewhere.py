@@ -1,4 +1,4 @@
-"""What two ranks reach with a trainer that has an environment of its own, and with the wrapper."""
+"""What two ranks reach with LLaMA-Factory, in an environment of its own, and with the wrapper."""
 
 from __future__ import annotations
 
@@ -16,21 +16,11 @@ from advisor.exports.export import export_policy
 from advisor.exports.trainers import get_target
 from tests.exports.cells import ON_RANKS_ELSEWHERE
 from tests.exports.on_ranks import all_rows, by_the_wrapper_on_ranks
-from tests.exports.test_trained_elsewhere import axolotls_trainer, llamafactorys_trainer, silent
+from tests.exports.test_trained_elsewhere import llamafactorys_trainer, silent
 
-__all__ = ["in_axolotl", "in_llamafactory"]
+__all__ = ["in_llamafactory"]
 
 State = dict[str, torch.Tensor]
-
-
-def in_llamafactory() -> dict[str, tuple[State, State]]:
-    """Case -> the parameters after two steps, in LLaMA-Factory and with the wrapper."""
-    return _in("llamafactory")
-
-
-def in_axolotl() -> dict[str, tuple[State, State]]:
-    """The same with axolotl, which itself would look for a device for each rank."""
-    return _in("axolotl")
 
 
 def _without_first_labels() -> list[State]:
@@ -41,26 +31,22 @@ def _without_first_labels() -> list[State]:
     return rows
 
 
-def _in(trainer: str) -> dict[str, tuple[State, State]]:
+def in_llamafactory() -> dict[str, tuple[State, State]]:
+    """Case -> the parameters after two steps, in LLaMA-Factory and with the wrapper."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "2"}  # as torchrun does
     os.environ |= {"DISABLE_VERSION_CHECK": "1", "ACCELERATE_USE_CPU": "true"}
-    cases = {name: case for name, case in ON_RANKS_ELSEWHERE.items() if case.trainer == trainer}
-    ours = {name: by_the_wrapper_on_ranks(case.wrappers) for name, case in cases.items()}  # before anything is replaced
     found = {}
-    for name, case in cases.items():
-        text = new_configuration(export_policy(case.file, get_target(trainer), max_grad_norm=1.0))
+    for name, case in ON_RANKS_ELSEWHERE.items():
+        ours = by_the_wrapper_on_ranks(case.wrappers)
+        text = new_configuration(export_policy(case.file, get_target(case.trainer), max_grad_norm=1.0))
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             silent(patch)
             # Each rank writes a model of its own, of which newer versions of transformers let only the first write one.
             patch.setattr(PreTrainedModel, "should_save_on_this_rank", lambda *_: True, raising=False)
-            made = (
-                llamafactorys_trainer(Path(folder), text, rows=_without_first_labels())
-                if trainer == "llamafactory"
-                else axolotls_trainer(text, Path(folder), patch, rows=all_rows())
-            )
+            made = llamafactorys_trainer(Path(folder), text, rows=_without_first_labels())
             made.train()
         model = made.accelerator.unwrap_model(made.model)
         assert made.accelerator.num_processes == 2
-        found[name] = ({one: tensor.detach().clone() for one, tensor in model.named_parameters()}, ours[name])
+        found[name] = ({one: tensor.detach().clone() for one, tensor in model.named_parameters()}, ours)
     return found

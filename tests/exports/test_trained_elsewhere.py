@@ -117,7 +117,12 @@ def by_llamafactory(folder: Path, *settings: MethodSetting, norm: float | None =
 
 
 def llamafactorys_trainer(
-    folder: Path, text: str, *, model: LlamaForCausalLM | None = None, rows: Rows | None = None
+    folder: Path,
+    text: str,
+    *,
+    model: LlamaForCausalLM | None = None,
+    rows: Rows | None = None,
+    use_cpu: bool = True,
 ) -> Any:
     """LLaMA-Factory's own trainer before its steps."""
     parser = pytest.importorskip("llamafactory.hparams.parser")
@@ -130,7 +135,13 @@ def llamafactorys_trainer(
     content = yaml.safe_load(text)
     others = {"model_name_or_path": str(folder / "model"), "dataset": "a", "stage": "sft", "do_train": True}
     others["disable_shuffling"] = True
-    others |= {**ELSEWHERE, **STEPS_OF_ITS_OWN, "output_dir": str(folder / "out"), "infer_dtype": "float32"}
+    others |= {
+        **ELSEWHERE,
+        **STEPS_OF_ITS_OWN,
+        "use_cpu": use_cpu,
+        "output_dir": str(folder / "out"),
+        "infer_dtype": "float32",
+    }
     model_args, _, training_args, finetuning_args, _ = parser.get_train_args({**content, **others})
     tokenizer = load_tokenizer(model_args)["tokenizer"]
     return CustomSeq2SeqTrainer(
@@ -188,7 +199,7 @@ def axolotls_trainer(
         "datasets": [{"path": "a", "type": "completion"}],
         "dataset_prepared_path": str(tmp_path / "prepared"),
         "output_dir": str(tmp_path / "out"),
-        "sequence_len": 12,
+        "sequence_len": 16,
         "pad_to_sequence_len": False,
         "curriculum_sampling": True,
         "max_steps": STEPS,
@@ -207,8 +218,6 @@ def axolotls_trainer(
     listed = [row | {"attention_mask": [1] * len(row["input_ids"])} for row in listed]
     data = TrainDatasetMeta(train_dataset=datasets.Dataset.from_list(listed), total_num_steps=STEPS)
     config = load_cfg(str(tmp_path / "settings.yaml"))
-    if config.world_size > 1:
-        config.device_map = {"": "cpu"}  # axolotl counts the devices of ranks, and CPUs are none
     trainer, *_ = training.setup_model_and_trainer(config, data)
     return trainer
 

@@ -66,10 +66,10 @@ def adamw(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=RATE, eps=EPSILON, weight_decay=0.0)
 
 
-def samples(count: int = 4 * STEPS, *, padded: bool = True) -> list[dict[str, torch.Tensor]]:
+def samples(count: int = 4 * STEPS, *, padded: bool = True, length: int = 12) -> list[dict[str, torch.Tensor]]:
     """The samples of all steps; with padding, micro-batches have unequally many targets, and no row has its first."""
     draw = torch.Generator().manual_seed(1)
-    rows = [torch.randint(320, (12,), generator=draw) for _ in range(count)]
+    rows = [torch.randint(320, (length,), generator=draw) for _ in range(count)]
     labels = [row.clone() for row in rows]
     for number, row in enumerate(labels):
         row[: 1 + number % 5 if padded else 0] = -100
