@@ -16,7 +16,7 @@ __all__ = ["notes_on_unused_names"]
 
 
 class _Meant(msgspec.Struct, frozen=True):
-    """A name of the contract, and what is taken where a file does not have it."""
+    """A name of the contract, and what is taken where a file does not have it, unless another note says so."""
 
     parts: tuple[str, ...]
     write: str
@@ -28,7 +28,7 @@ _FUNCTIONS = {
     "compute_loss": _Meant(("loss", "criterion"), "compute_loss(model, batch)", "the model's own loss is used"),
 }
 _CONSTANTS = {
-    "BATCH_SIZE": _Meant(("batchsize",), "BATCH_SIZE = N", "a usual batch is taken for yours"),
+    "BATCH_SIZE": _Meant(("batchsize",), "BATCH_SIZE = N", ""),
     "MAX_GRAD_NORM": _Meant(("gradnorm", "gradclip", "clipgrad"), "MAX_GRAD_NORM = X", "gradients are not clipped"),
 }
 """Parts of a name, in lower case and without underscores, by which the user may mean it."""
@@ -53,8 +53,8 @@ def notes_on_unused_names(source: WorkloadSource) -> tuple[str, ...]:
     }
     unused = [name for name in outline.functions if name not in used]
     return tuple(
-        f"{shown(path.name)} has no {name}, so {meant.else_taken}: {found} is not read. If it says how you train, "
-        f"write {meant.write}"
+        f"{shown(path.name)} has no {name}{meant.else_taken and ', so '}{meant.else_taken}: {found} is not read. If it "
+        f"says how you train, write {meant.write}"
         for known, candidates in ((_FUNCTIONS, unused), (_CONSTANTS, sorted(outline.assigned)))
         for name, meant in known.items()
         if name not in present
