@@ -207,5 +207,9 @@ AXOLOTL = Target(
     schemas=(Schema("axolotl", ("utils/schemas/**/*.py", "integrations/**/args.py")),),
     nested={"fsdp_config": (Schema("axolotl", ("utils/schemas/fsdp.py",), ("FSDPConfig",), prefix="fsdp_"),)},
     use=_USE,
-    notes=("sequence_len and sample_packing decide the memory too: measure with rows as long as these make them",),
+    notes=(
+        "sequence_len and sample_packing decide the memory too: measure with rows as long as these make them",
+        "one process of axolotl divides the model among all devices that it sees, and fails: for a policy of one "
+        "device show it only one, as with CUDA_VISIBLE_DEVICES=0",
+    ),
 )

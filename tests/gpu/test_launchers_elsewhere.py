@@ -139,6 +139,8 @@ def launch(export: Export, path: Path, folder: Path) -> None:
         "PET_RDZV_BACKEND": "c10d",  # which finds a port that is free
         "PET_RDZV_ENDPOINT": "127.0.0.1:0",
     }
+    if export.target.name == "axolotl":  # as a note of its export says of one device
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(export.policy.gpu_count)))
     run = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=1500, check=False)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-10000:]
 
