@@ -18,7 +18,7 @@ from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import settings_of
 from advisor.methods.setting import MethodSetting
 from tests.exports import cells
-from tests.exports.cells_on_gpus import ON_GPUS_ELSEWHERE, ON_GPUS_UNDER
+from tests.exports.cells_on_gpus import LAUNCHED, ON_GPUS_ELSEWHERE, ON_GPUS_UNDER
 from tests.exports.policies import file_of
 
 PAGE = Path(__file__).with_name("trainers.md")
@@ -142,6 +142,9 @@ def _shown(target: Target) -> dict[int, str]:
         how = f"{how}, differs" if cell.differs else how
         found |= _rules(target, cell.settings, cell.norm, how, device="cuda", launched=False)
         found |= _rules(target, ON_GPUS_UNDER, cell.norm, IN_SOFTWARE, device="cuda")
+    for cell in LAUNCHED.get(target.name, ()):
+        how = IN_SOFTWARE_ON_TWO if file_of(*cell.settings).policy.gpu_count > 1 else IN_SOFTWARE
+        found |= _rules(target, cell.settings, cell.norm, how, device="cuda")
     if target.name == "torchtitan":
         for cell in cells.BY_TORCHTITAN:
             several = file_of(*cell.settings).policy.gpu_count > 1

@@ -7,6 +7,9 @@ from advisor.exports.rules import Format, Given, Schema, Target, adapter, approx
 
 __all__ = ["AXOLOTL"]
 
+_USE = "axolotl train {file} --launcher torchrun -- --nproc-per-node {gpu_count}"
+_LAUNCHED = _USE.replace("{file}", "FILE")
+_SEGMENTS = "PYTORCH_ALLOC_CONF=expandable_segments:{0} PYTORCH_CUDA_ALLOC_CONF=expandable_segments:{0}"
 _ALL_SHORT = "axolotl loads the weights in the same format, and trains them without a float32 copy"
 _BLOCKS_SHORT = f"{_ALL_SHORT}, but for embeddings, normalizations and the output layer"
 _SCALED = (
@@ -52,7 +55,12 @@ AXOLOTL = Target(
             {"gradient_accumulation_steps": Given("accumulation_steps")},
             text="axolotl averages the losses of micro-batches, also where they have unequally many targets",
         ),
-        exported("gpu_count", outside="axolotl train FILE --launcher torchrun -- --nproc-per-node {gpu_count}"),
+        exported("gpu_count", outside=_LAUNCHED, beside=("expandable_segments",)),
+        exported(
+            "gpu_count",
+            outside=f"{_SEGMENTS.format(False)} {_LAUNCHED}",
+            text="axolotl sets one of these variables that is not set, to expandable segments and rounded sizes",
+        ),
         exported(
             "max_grad_norm",
             {"max_grad_norm": Given("max_grad_norm")},
@@ -130,6 +138,11 @@ AXOLOTL = Target(
             )
             for rank, alpha in _ALPHA.items()
         ),
+        exported(
+            "expandable_segments",
+            outside=f"{_SEGMENTS.format(True)} in the environment",
+            text="beside the first alone, axolotl sets the second, and rounds sizes",
+        ),
         adapter(
             "ddp", "axolotl gives each process the device of its number, and CPUs have none: it fails", device="cpu"
         ),
@@ -193,6 +206,10 @@ AXOLOTL = Target(
     },
     schemas=(Schema("axolotl", ("utils/schemas/**/*.py", "integrations/**/args.py")),),
     nested={"fsdp_config": (Schema("axolotl", ("utils/schemas/fsdp.py",), ("FSDPConfig",), prefix="fsdp_"),)},
-    use="axolotl train {file}",
-    notes=("sequence_len and sample_packing decide the memory too: measure with rows as long as these make them",),
+    use=_USE,
+    notes=(
+        "sequence_len and sample_packing decide the memory too: measure with rows as long as these make them",
+        "one process of axolotl divides the model among all devices that it sees, and fails: for a policy of one "
+        "device show it only one, as with CUDA_VISIBLE_DEVICES=0",
+    ),
 )

@@ -56,7 +56,11 @@ LLAMAFACTORY = Target(
     rules=(
         exported("micro_batch", {"per_device_train_batch_size": Given("micro_batch")}),
         exported("accumulation_steps", {"gradient_accumulation_steps": Given("accumulation_steps")}),
-        exported("gpu_count", outside="FORCE_TORCHRUN=1 NPROC_PER_NODE={gpu_count} in the environment"),
+        exported(
+            "gpu_count",
+            outside="FORCE_TORCHRUN=1 NPROC_PER_NODE={gpu_count} OPTIM_TORCH=0 in the environment",
+            text="without OPTIM_TORCH=0 LLaMA-Factory's launcher turns expandable segments on",
+        ),
         exported(
             "max_grad_norm",
             {"max_grad_norm": Given("max_grad_norm")},

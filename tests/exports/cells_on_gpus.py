@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.methods.setting import use
 from tests.exports.cells import BF16, EVERY_BLOCK, FLOAT8, FP16, FSDP, FSDP_BF16, VARIABLES, Cell
 
-__all__ = ["FAILING_ELSEWHERE", "ON_GPUS_ELSEWHERE", "ON_GPUS_UNDER", "PURE_BF16", "TF32"]
+__all__ = ["FAILING_ELSEWHERE", "LAUNCHED", "ON_GPUS_ELSEWHERE", "ON_GPUS_UNDER", "PURE_BF16", "TF32"]
 
 TF32 = use("precision", dtype="tf32")
 PURE_BF16 = use("pure_bf16", rounding="nearest")
@@ -53,3 +53,14 @@ FAILING_ELSEWHERE: dict[str, tuple[Cell, ...]] = {"axolotl": (Cell((FP16,), norm
 
 ON_GPUS_UNDER = (use("expandable_segments"), *VARIABLES)
 """Settings of the process under which they train."""
+
+_TOGETHER = use("ddp", bucket_views=False, static_graph=False)
+LAUNCHED = {
+    name: (
+        Cell(norm=1.0, tolerance=1e-3),
+        Cell((_TOGETHER,), norm=1.0, tolerance=1e-3),
+        Cell((_TOGETHER, use("expandable_segments")), norm=1.0, tolerance=1e-3),
+    )
+    for name in ("axolotl", "llamafactory")
+}
+"""Name of the trainer -> what the ranks that its own launcher starts train, on a machine with two devices."""

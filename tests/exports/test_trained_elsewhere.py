@@ -192,13 +192,26 @@ def axolotls_trainer(
     monkeypatch.setattr("axolotl.utils.distributed.distributed_state", None)
     (model or tiny()).save_pretrained(tmp_path / "model")
     words(tmp_path / "model")
-    others: dict[str, Any] = {
-        "base_model": str(tmp_path / "model"),
+    others = of_axolotl(tmp_path)
+    content = yaml.safe_load(text)
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(content | others))
+    listed = [{name: part.tolist() for name, part in row.items()} for row in rows or samples(padded=False)]
+    listed = [row | {"attention_mask": [1] * len(row["input_ids"])} for row in listed]
+    data = TrainDatasetMeta(train_dataset=datasets.Dataset.from_list(listed), total_num_steps=STEPS)
+    config = load_cfg(str(tmp_path / "settings.yaml"))
+    trainer, *_ = training.setup_model_and_trainer(config, data)
+    return trainer
+
+
+def of_axolotl(folder: Path) -> dict[str, Any]:
+    """What is no part of a policy: the model and the tokenizer in ``folder``, data, and the optimizer's steps."""
+    return {
+        "base_model": str(folder / "model"),
         "tokenizer_type": "PreTrainedTokenizerFast",
         "special_tokens": {"pad_token": "<unk>"},
         "datasets": [{"path": "a", "type": "completion"}],
-        "dataset_prepared_path": str(tmp_path / "prepared"),
-        "output_dir": str(tmp_path / "out"),
+        "dataset_prepared_path": str(folder / "prepared"),
+        "output_dir": str(folder / "out"),
         "sequence_len": 16,
         "pad_to_sequence_len": False,
         "curriculum_sampling": True,
@@ -212,14 +225,6 @@ def axolotls_trainer(
         "dataloader_pin_memory": False,
         "dataloader_prefetch_factor": None,
     }
-    content = yaml.safe_load(text)
-    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(content | others))
-    listed = [{name: part.tolist() for name, part in row.items()} for row in rows or samples(padded=False)]
-    listed = [row | {"attention_mask": [1] * len(row["input_ids"])} for row in listed]
-    data = TrainDatasetMeta(train_dataset=datasets.Dataset.from_list(listed), total_num_steps=STEPS)
-    config = load_cfg(str(tmp_path / "settings.yaml"))
-    trainer, *_ = training.setup_model_and_trainer(config, data)
-    return trainer
 
 
 @pytest.mark.parametrize("cell", TRAINED["axolotl"], ids=str)
