@@ -278,6 +278,18 @@ def test_adapters_that_the_policy_has_not_stay_and_are_named(tmp_path: Path) -> 
     assert not any(word.startswith("adapter: qlora stays") for word in words)
 
 
+@pytest.mark.parametrize(
+    ("target", "bits"), [("axolotl", "load_in_4bit: true"), ("llamafactory", "quantization_bit: 4")]
+)
+def test_weights_of_four_bits_go_where_the_policy_has_them_not(target: str, bits: str, tmp_path: Path) -> None:
+    text, words = into(f"{bits}\n", target, tmp_path, use("lora", rank=8))
+    assert f"{bits} is removed (the policy's adapters have it not)" in words
+    assert bits not in text
+    text, words = into(f"{bits}\n", target, tmp_path, use("qlora", rank=8))
+    assert bits in text
+    assert not any("is removed" in word for word in words)
+
+
 def test_a_text_that_looks_like_a_number_is_told_from_one(tmp_path: Path) -> None:
     text, words = into('per_device_train_batch_size: "4"\nbf16: "true"\n', "hf", tmp_path)
     assert 'per_device_train_batch_size: "4" -> 4' in words
