@@ -226,4 +226,6 @@ def _command(source: WorkloadSource, file: PolicyFile, request: CheckRequest) ->
     then = {} if file.fingerprints is None else file.fingerprints.asked
     goal = then.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
     now = _asked_now(request) | ({} if request.device is None else {"device": request.device})
-    return tune_command(source.typed_here, str(goal), then | now, request.preference)
+    # Settings of the user's own, which the policy keeps, are what the next one is compared with too.
+    own = {} if file.baseline is None else {"--from": str(request.policy_file)}
+    return tune_command(source.typed_here, str(goal), then | now, request.preference, own)

@@ -218,6 +218,7 @@ def test_line_ends_links_and_permissions_stay(tmp_path: Path) -> None:
         ("config.yaml", "- a\n- b\n", "must hold a mapping of keys, but .* is a list"),
         ("config.yaml", "", "must hold a mapping of keys, but .* is empty"),
         ("config.yaml", "a: [1\n", "must be valid YAML, but .* is not: line 2"),
+        ("config.yaml", "seed: 1\n---\nseed: 2\n", r"line 2: it holds several documents \(--- begins one\); keep one"),
         ("config.yaml", "seed: 1\nseed: 2\n", "line 2: the key 'seed' stands twice; remove one"),
         ("config.yaml", "bf16: &on true\nfp16: *on\n", "must have a value of its own for each key"),
         (
