@@ -77,11 +77,21 @@ def changes_for(document: Mapping[str, Any], export: Export) -> list[Change]:
 
 def _own_adapters(document: Mapping[str, Any], export: Export) -> Iterator[tuple[str, Any]]:
     """What chooses adapters, where the policy has none: it stays, and is another training than what was measured."""
-    rules = [rule for rule in export.target.rules if rule.of in ("lora", "qlora")]
-    for key in dict.fromkeys(key for rule in rules for key in rule.keys):
+    for key in _of_adapters(export):
         value = value_at(document, key)
-        if key in export.target.own and key not in export.keys and value is not MISSING and not _is_off(value):
+        if key not in export.keys and value is not MISSING and not _is_off(value) and not _has_adapters(export):
             yield key, value
+
+
+def _of_adapters(export: Export) -> Iterator[str]:
+    """The user's keys that choose adapters and the weights beneath them."""
+    rules = [rule for rule in export.target.rules if rule.of in ("lora", "qlora")]
+    found = dict.fromkeys(key for rule in rules for key in rule.keys)
+    yield from (key for key in found if key in export.target.own)
+
+
+def _has_adapters(export: Export) -> bool:
+    return any(key in export.decided for key in _of_adapters(export))
 
 
 def misspelled(document: Mapping[str, Any], target: Target) -> dict[str, str]:
@@ -107,9 +117,11 @@ def _removed(document: Mapping[str, Any], export: Export) -> Iterator[Change]:
     reasons = {key: "of a method that the policy does not use" for key in target.written if key not in target.own}
     reasons |= {key: f"the former name of {new}" for key, new in target.older.items()}
     reasons |= target.rivals
+    if _has_adapters(export):
+        reasons |= dict.fromkeys(_of_adapters(export), "the policy's adapters have it not")
     for key, why in reasons.items():
         before = value_at(document, key)
-        if before is MISSING or (key in target.rivals and _is_off(before)):
+        if before is MISSING or (key in (*target.rivals, *target.own) and _is_off(before)):
             continue
         if any(key == one or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in export.keys):
             continue  # it is set, or what is above or below it

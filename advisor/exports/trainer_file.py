@@ -18,6 +18,7 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.compose import conflict_between
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.baseline import Baseline
+from advisor.policy.file import PolicyFile, policy_from
 from advisor.policy.policy import Policy
 from advisor.text.printable import quoted, shown
 from advisor.text.yaml_file import read_yaml
@@ -45,6 +46,8 @@ class TrainerFile(msgspec.Struct, frozen=True, kw_only=True):
 def read_trainer_file(path: Path, *, gpu_count: int | None = None, batch: int | None = None) -> TrainerFile:
     """Read the configuration of axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed.
 
+    A policy that was compared with settings of the user's own is read for these: it keeps them.
+
     Args:
         path: The file.
         gpu_count: Devices that train together, where the file does not say it (default: 1).
@@ -54,6 +57,8 @@ def read_trainer_file(path: Path, *, gpu_count: int | None = None, batch: int | 
         OptionError: It is of none of these trainers, or of several; or one of its values is none that the key takes.
     """
     content, where = _content(path), shown(path)
+    if "schema" in content and "policy" in content:
+        return _kept_settings(policy_from(content, where), where)
     trainer = _format_of(content, where)
     document = Document(_with_fsdp_file(content, path), trainer, where)
     count = document.devices() or gpu_count or 1
@@ -81,6 +86,22 @@ def read_trainer_file(path: Path, *, gpu_count: int | None = None, batch: int | 
         ),
         stated=Stated(batch_size=micro_batch, tokens=tokens, max_grad_norm=numbers.clipping()),
         model=document.model(path.parent),
+    )
+
+
+def _kept_settings(file: PolicyFile, where: str) -> TrainerFile:
+    if file.baseline is None:
+        raise OptionError(
+            f"--from takes a trainer's configuration, or a policy that keeps settings of your own, but {where} is a "
+            "policy without a baseline: give it with --baseline to compare with the policy itself."
+        )
+    known = file.fingerprints
+    norm = None if known is None else known.asked.get("max_grad_norm")
+    own = msgspec.structs.replace(file.baseline, settled={})
+    return TrainerFile(
+        baseline=Baseline(policy=own, origin=f"{where} (its baseline)"),
+        stated=Stated(batch_size=own.micro_batch, max_grad_norm=norm if isinstance(norm, float) else None),
+        model="" if known is None else known.workload.get("model", ""),
     )
 
 
@@ -118,8 +139,6 @@ def _format_of(content: Mapping[str, Any], where: str) -> TrainerFormat:
             f"--from takes the configuration of one trainer, but {where} has keys of {' and '.join(names)} ({keys}). "
             "Give each a file of its own."
         )
-    if content.get("schema") is not None and "policy" in content:
-        raise OptionError(f"--from takes a trainer's configuration, but {where} is a policy: give it with --baseline.")
     raise OptionError(
         f"--from takes the configuration of axolotl, LLaMA-Factory, transformers, accelerate or DeepSpeed, which is "
         f"told by a key of its own ({keys}), but {where} has none of these. Add the one of your trainer, or write a "

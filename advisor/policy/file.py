@@ -145,9 +145,16 @@ def _require_whole(text: str, origin: str) -> None:
     lines = [line.rstrip() for line in text.splitlines()]
     if _SAYS_ITS_END not in lines:
         return  # Written by hand, or by an older version.
-    said = [number for number, line in enumerate(lines, start=1) if line and not line.startswith("#")]
-    if said and lines[said[-1] - 1] == _END:
+    said = [number for number, line in enumerate(lines, start=1) if line and not line.lstrip().startswith("#")]
+    ends = [number for number, line in enumerate(lines, start=1) if line.partition(" #")[0].rstrip() == _END]
+    if ends and ends[0] == said[-1]:
         return
+    if ends:
+        after = next(number for number in said if number > ends[0])
+        raise PolicyError(
+            f"A policy file must end with a line of three dots, but {origin} goes on after it in line {after}. Move "
+            "what stands there above the dots."
+        )
     parts = [found[1] for line in lines if (found := re.match(r"(\w+):", line))]
     later = [name for name in ("evidence", "fingerprints") if name not in parts]
     missing = f"the end of {parts[-1]}" if parts else "all of its content"
@@ -155,7 +162,7 @@ def _require_whole(text: str, origin: str) -> None:
         f"A policy file must be whole, but {origin} is damaged: it was cut off after line {len(lines)}, so that "
         f"{' and '.join([missing, *later])} {'are' if later else 'is'} missing. Copy it again from the output folder "
         "of its search, get it back from version control (git checkout -- FILE), or tune again: momadvise --goal "
-        "faster MODEL."
+        "faster MODEL. If it is whole, and only a formatter left out the three dots of its last line, write them there."
     )
 
 

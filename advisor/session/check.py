@@ -87,7 +87,7 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
         device=hardware.title,
         status=PolicyStatus.UNKNOWN,
         strict=request.strict,
-        command=_command(source, file),
+        command=_command(source, file, request),
     )
     if known is None or known.identity is None:
         return msgspec.structs.replace(check, reason=_OLD)
@@ -221,8 +221,11 @@ def _remeasured(
     )
 
 
-def _command(source: WorkloadSource, file: PolicyFile) -> tuple[str, ...]:
-    """The command that tunes again, with what was asked for then."""
-    asked = {} if file.fingerprints is None else file.fingerprints.asked
-    goal = asked.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
-    return tune_command(source.typed_here, str(goal), asked)
+def _command(source: WorkloadSource, file: PolicyFile, request: CheckRequest) -> tuple[str, ...]:
+    """The command that tunes again, with what is asked for now, and else what was asked for then."""
+    then = {} if file.fingerprints is None else file.fingerprints.asked
+    goal = then.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
+    now = _asked_now(request) | ({} if request.device is None else {"device": request.device})
+    # Settings of the user's own, which the policy keeps, are what the next one is compared with too.
+    own = {} if file.baseline is None else {"--from": str(request.policy_file)}
+    return tune_command(source.typed_here, str(goal), then | now, request.preference, own)

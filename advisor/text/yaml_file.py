@@ -146,5 +146,8 @@ def _unusable(content: Any) -> str:
 
 def _one_line(reason: yaml.YAMLError) -> str:
     if isinstance(reason, yaml.MarkedYAMLError) and reason.problem and reason.problem_mark:
-        return f"line {reason.problem_mark.line + 1}: {printable(' '.join(reason.problem.split()))}"
+        problem = " ".join(reason.problem.split())
+        if problem == "but found another document":  # the second half of its sentence
+            problem = "it holds several documents (--- begins one); keep one"
+        return f"line {reason.problem_mark.line + 1}: {printable(problem)}"
     return shown(" ".join(str(reason).split()))

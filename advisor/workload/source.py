@@ -45,6 +45,8 @@ _NOT_OF_TRAINING = frozenset(
 )
 """Of a config: who wrote it, formats (weights are built in float32), what is for generation alone."""
 _MODEL_TYPE = re.compile(r"[\w.-]{1,100}", re.ASCII)
+_PATHS = ("/", "./", "../", "~")
+"""How a path begins, and no repository on the hub."""
 
 
 def resolve_source(model: str | Path) -> WorkloadSource:
@@ -60,6 +62,8 @@ def resolve_source(model: str | Path) -> WorkloadSource:
     text = str(model)
     if isinstance(model, str) and text.startswith("hf:"):
         named = text.removeprefix("hf:")
+        if named.startswith(_PATHS):
+            return resolve_source(Path(named))
         return _hub_repository(named) if "/" in named else _hugging_face_type(named)
     path = path_of(text, "MODEL", WorkloadError)
     try:

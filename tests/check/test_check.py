@@ -72,6 +72,18 @@ def test_with_json_everything_is_in_one_document(project: Project) -> None:
     assert found["command"][:4] == ["momadvise", "--goal", "faster", "model.py"]
 
 
+def test_the_command_that_helps_has_what_is_asked_for_now(project: Project) -> None:
+    status, lines, _ = printed(project, "--global-batch", "64", "--memory-limit", "1GiB", "--device", "cpu")
+    assert status == 3
+    assert "model.py --device cpu --global-batch 64 --memory-limit 1GiB)" in lines[0]
+
+
+def test_the_command_that_helps_compares_with_the_same_settings_of_the_users_own(project: Project) -> None:
+    project.restate("", baseline=Policy(methods=(use("checkpoint", every=1),), micro_batch=4))
+    project.edit("parts.py", "relu", "tanh")
+    assert printed(project)[1][0].endswith("model.py --memory-limit 2GiB --from policy.yaml).")
+
+
 def test_a_summary_is_appended_as_markdown(project: Project) -> None:
     project.edit("parts.py", "relu", "tanh")
     (project.folder / "summary.md").write_text("# Before\n")

@@ -218,6 +218,7 @@ def test_line_ends_links_and_permissions_stay(tmp_path: Path) -> None:
         ("config.yaml", "- a\n- b\n", "must hold a mapping of keys, but .* is a list"),
         ("config.yaml", "", "must hold a mapping of keys, but .* is empty"),
         ("config.yaml", "a: [1\n", "must be valid YAML, but .* is not: line 2"),
+        ("config.yaml", "seed: 1\n---\nseed: 2\n", r"line 2: it holds several documents \(--- begins one\); keep one"),
         ("config.yaml", "seed: 1\nseed: 2\n", "line 2: the key 'seed' stands twice; remove one"),
         ("config.yaml", "bf16: &on true\nfp16: *on\n", "must have a value of its own for each key"),
         (
@@ -276,6 +277,18 @@ def test_adapters_that_the_policy_has_not_stay_and_are_named(tmp_path: Path) -> 
     assert not any(word.startswith("lora_dropout") for word in words)
     _, words = into(own, "axolotl", tmp_path, use("lora", rank=8))
     assert not any(word.startswith("adapter: qlora stays") for word in words)
+
+
+@pytest.mark.parametrize(
+    ("target", "bits"), [("axolotl", "load_in_4bit: true"), ("llamafactory", "quantization_bit: 4")]
+)
+def test_weights_of_four_bits_go_where_the_policy_has_them_not(target: str, bits: str, tmp_path: Path) -> None:
+    text, words = into(f"{bits}\n", target, tmp_path, use("lora", rank=8))
+    assert f"{bits} is removed (the policy's adapters have it not)" in words
+    assert bits not in text
+    text, words = into(f"{bits}\n", target, tmp_path, use("qlora", rank=8))
+    assert bits in text
+    assert not any("is removed" in word for word in words)
 
 
 def test_a_text_that_looks_like_a_number_is_told_from_one(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from advisor.exports.export import export_policy
 from advisor.exports.trainer_file import TrainerFile, read_trainer_file
 from advisor.exports.trainers import get_target
 from advisor.methods.setting import MethodSetting, use
-from advisor.policy.file import PolicyFile
+from advisor.policy.file import PolicyFile, write_policy_file
+from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 from advisor.session.request import TuneRequest
 from advisor.workload.workload import Stated, WorkloadKind
@@ -165,7 +166,7 @@ def test_keys_that_the_installed_trainer_does_not_have_are_told_from_those_witho
     [
         ({"learning_rate": 1}, "told by a key of its own .*axolotl: base_model.* has none of these. Add"),
         ({**AXOLOTL, **DEEPSPEED}, "one trainer, but .* has keys of axolotl and deepspeed"),
-        ({"schema": 1, "policy": {"micro_batch": 1}}, "is a policy: give it with --baseline"),
+        ({"schema": 1, "policy": {"micro_batch": 1}}, "is a policy without a baseline: give it with --baseline"),
         ([1, 2], "must map keys to values"),
         ({**AXOLOTL, "micro_batch_size": "two"}, "micro batch in .* must be a whole number, but got 'two'"),
         ({**AXOLOTL, "sequence_len": 0}, "sequence_len in .* must be at least 1, but got 0"),
@@ -248,3 +249,23 @@ def test_a_file_without_a_model_needs_one(tmp_path: Path, asked: list[TuneReques
     read(tmp_path, ACCELERATE)
     with pytest.raises(OptionError, match=r"names none, but .*settings.yaml .* does not. Give MODEL"):
         advisor.tune(from_=tmp_path / "settings.yaml")
+
+
+def test_a_policy_keeps_the_settings_that_it_was_compared_with(tmp_path: Path) -> None:
+    own = Policy(methods=(use("lora", rank=8),), micro_batch=2, accumulation_steps=3, settled={"lora": "{}"})
+    known = Fingerprints(
+        workload={"name": "llama", "fingerprint": "ab", "model": "llama.json"},
+        hardware={"name": "a GPU"},
+        versions={"torch": "2"},
+        request="cd",
+        asked={"max_grad_norm": 1.0},
+    )
+    path = tmp_path / "policy.yaml"
+    write_policy_file(PolicyFile(policy=Policy(micro_batch=8), baseline=own, fingerprints=known), path, header="")
+    found = read_trainer_file(path)
+    assert found.baseline.policy == Policy(methods=own.methods, micro_batch=2, accumulation_steps=3)
+    assert found.stated == Stated(batch_size=2, max_grad_norm=1.0)
+    assert found.model == "llama.json"
+    write_policy_file(PolicyFile(policy=Policy(micro_batch=8)), path, header="")
+    with pytest.raises(OptionError, match="is a policy without a baseline"):
+        read_trainer_file(path)

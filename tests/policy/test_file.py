@@ -57,6 +57,26 @@ def test_a_file_that_was_cut_off_is_damaged_wherever_that_was(tmp_path: Path) ->
     assert load_policy_file(path).policy == POLICY
 
 
+def test_remarks_may_follow_the_end_of_a_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    write_policy_file(PolicyFile(policy=POLICY), path, header="by hand")
+    whole = path.read_text()
+    for remark in ("\n  # indented\n", "# a remark"):
+        path.write_text(whole + remark)
+        assert load_policy_file(path).policy == POLICY
+    path.write_text(whole.removesuffix("\n") + "  # the end\n")
+    assert load_policy_file(path).policy == POLICY
+    path.write_text(f"{whole}model_size: {{layers: 2}}\n")
+    last = len(whole.splitlines()) + 1
+    with pytest.raises(PolicyError, match=f"goes on after it in line {last}. Move what stands there above the dots"):
+        load_policy_file(path)
+    path.write_text(whole.removesuffix("...\n"))
+    with pytest.raises(
+        PolicyError, match="only a formatter left out the three dots of its last line, write them there"
+    ):
+        load_policy_file(path)
+
+
 def test_a_policy_on_one_line_is_read_from_a_pipe() -> None:
     settled = msgspec.structs.replace(POLICY, settled={"checkpoint": "it's 1e-05: [1, 2]"})
     file = PolicyFile(policy=settled, baseline=Policy(micro_batch=4))

@@ -223,6 +223,13 @@ def test_a_model_type_is_taken_as_it_is_and_checked_by_the_worker() -> None:
     assert "hf:bert" in message("hf:")
 
 
+def test_a_folder_may_be_named_behind_hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "own" / "config.json", '{"model_type": "gpt2"}')
+    monkeypatch.chdir(tmp_path)
+    for named in ("hf:./own", f"hf:{tmp_path / 'own'}", "hf:./own/config.json"):
+        assert resolve_source(named) == resolve_source("own")
+
+
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     assert "a file of another kind" in message(write(tmp_path / "model.txt", "hello"))
 
