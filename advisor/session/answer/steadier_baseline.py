@@ -33,16 +33,12 @@ def steadying(recommendation: Recommendation) -> tuple[MethodSetting, ...]:
     return _added(recommendation, lambda method: method.avoids_page_faults)
 
 
-def lowered(
-    confirmation: Confirmation, over_steady: Speedup, around: Sequence[MethodSetting], **why: Any
-) -> Confirmation:
+def lowered(confirmation: Confirmation, over_steady: Speedup, around: Sequence[MethodSetting]) -> Confirmation:
     """Promise no more than what is left over a baseline with these methods, which nothing slows down."""
     assert confirmation.promise is not None, "there is a promise to lower"
     least = promised([over_steady], ())
     promise = msgspec.structs.replace(confirmation.promise, low=min(confirmation.promise.low, least.low))
-    return msgspec.structs.replace(
-        confirmation, promise=promise, without_stalls=least, around_stalls=_names(around), **why
-    )
+    return msgspec.structs.replace(confirmation, promise=promise, without_stalls=least, around_stalls=_names(around))
 
 
 @dataclass
@@ -85,7 +81,10 @@ class SteadierBaseline:
     def without_page_faults(
         self, confirmation: Confirmation, recommendation: Recommendation, *, asked: dict[str, Any]
     ) -> Confirmation:
-        """Lower a promise to what is left of it over a baseline whose blocks happen to lie well in its heap.
+        """Let a promise begin with what is left of it over a baseline whose blocks happen to lie well in its heap.
+
+        No process of the baseline is faster than one that takes no pages, so that this is the lower end, however much
+        the processes that were seen differ.
 
         Args:
             confirmation: The winner's, with a promise.
@@ -109,10 +108,18 @@ class SteadierBaseline:
         )
         if result.speedup is None:
             return confirmation
-        found = lowered(confirmation, result.speedup, around, page_faults=readings)
-        assert found.promise is not None, "it was lowered"
-        # Whatever lies between the two is as promised: it depends on the process.
-        return msgspec.structs.replace(found, noise=max(found.noise, found.promise.relative_spread))
+        least, promise = promised([result.speedup], ()), confirmation.promise
+        assert promise is not None, "there is one"
+        promise = msgspec.structs.replace(promise, low=min(promise.value, least.low))
+        return msgspec.structs.replace(
+            confirmation,
+            promise=promise,
+            without_stalls=least,
+            around_stalls=_names(around),
+            page_faults=readings,
+            # Whatever lies between its ends is as promised: it depends on the process.
+            noise=max(confirmation.noise, promise.relative_spread),
+        )
 
 
 def _added(recommendation: Recommendation, wanted: Callable[[Method], bool]) -> tuple[MethodSetting, ...]:

@@ -121,6 +121,8 @@ class WrapperRuns:
             else:
                 confirmation = self._steadier.without_stalls(confirmation, recommendation, self._other_load())
                 confirmation = self._steadier.without_page_faults(confirmation, recommendation, asked=beside)
+                if found is not None and confirmation.page_faults and confirmation.promise is not None:
+                    found = msgspec.structs.replace(found, low=max(found.low, confirmation.promise.low))
         except KeyboardInterrupt:
             interrupted = True
         if confirmation.kept is not None and (confirmation.is_unsteady or not confirmation.as_promised):
