@@ -12,15 +12,23 @@ from advisor.decide.uneven import are_many, are_uneven
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
+from advisor.search.space.space import Axis
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import ConfirmResult, Pace
 from tests.decide.examples import baseline, measured
+from tests.session import contexts
 from tests.session.test_conclude import FakeTrials, conclude
 
 BASELINE = baseline(100)
 KEEPS = use("retain_freed_memory")
 WINNER = measured(220, use("channels_last"), KEEPS)
 SLOW, FAST = 2.2, 1.28
+
+
+@pytest.fixture(autouse=True)
+def a_space_in_which_memory_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = msgspec.structs.replace(contexts.SPACE, axes=(Axis(method=KEEPS.name, settings=(KEEPS,)),))
+    monkeypatch.setattr(contexts, "SPACE", space)
 
 
 def about(value: float) -> Speedup:
@@ -118,12 +126,13 @@ def test_a_winner_that_only_keeps_its_memory_may_gain_nothing_over_a_fast_proces
     assert "depending on where its blocks happen to lie. The winner takes none." in " ".join(found.why)
 
 
-def test_a_winner_that_does_not_keep_its_memory_is_as_uneven_as_the_baseline(tmp_path: Path) -> None:
+def test_a_winner_that_does_not_keep_its_memory_is_compared_with_a_baseline_that_does_too(tmp_path: Path) -> None:
+    """Trap: the next study of the same model was won by a policy without the method, at 2.26 times, ±33 %."""
     other = msgspec.structs.replace(measured(220, use("channels_last")), speedup=about(SLOW))
     trials = InProcesses(992, 304)
     found = conclude(tmp_path, [BASELINE, other], trials)
-    assert trials.beside == [BASELINE.policy]
-    assert found.confirmation.promise.low > 1.9
+    assert [one.label for one in trials.beside].count("retain_freed_memory") == 1
+    assert 1 < found.confirmation.promise.low < FAST
 
 
 def test_what_is_many_and_what_is_uneven() -> None:

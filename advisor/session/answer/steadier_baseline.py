@@ -21,6 +21,7 @@ from advisor.methods.base import Method
 from advisor.methods.catalogue import get_method
 from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
+from advisor.search.space.space import ResolvedSpace
 from advisor.session.context import StudyContext
 from advisor.session.trials.stalls import speedup_between
 from advisor.session.trials.trials import Trials
@@ -28,9 +29,13 @@ from advisor.session.trials.trials import Trials
 __all__ = ["SteadierBaseline", "lowered", "steadying"]
 
 
-def steadying(recommendation: Recommendation) -> tuple[MethodSetting, ...]:
-    """The winner's methods with which steps take no pages from the system, if the baseline has none of them."""
-    return _added(recommendation, lambda method: method.avoids_page_faults)
+def steadying(recommendation: Recommendation, space: ResolvedSpace) -> tuple[MethodSetting, ...]:
+    """A setting of the space with which steps take no pages from the system; none if the baseline has such a one."""
+    if recommendation.baseline is None:
+        return ()
+    if any(get_method(one.name).avoids_page_faults for one in recommendation.baseline.policy.methods):
+        return ()
+    return tuple(axis.settings[0] for axis in space.axes if get_method(axis.method).avoids_page_faults)[:1]
 
 
 def lowered(confirmation: Confirmation, over_steady: Speedup, around: Sequence[MethodSetting]) -> Confirmation:
@@ -83,15 +88,16 @@ class SteadierBaseline:
     ) -> Confirmation:
         """Let a promise begin with what is left of it over a baseline whose blocks happen to lie well in its heap.
 
-        No process of the baseline is faster than one that takes no pages, so that this is the lower end, however much
-        the processes that were seen differ.
+        No process of the baseline is faster than one that takes no pages. So where the winner takes none either, this
+        is the lower end, however much the processes that were seen differ.
 
         Args:
             confirmation: The winner's, with a promise.
             recommendation: The recommendation.
             asked: What the confirmation asked for beside the wrapper where the search took no turns.
         """
-        winner, baseline, around = recommendation.winner, recommendation.baseline, steadying(recommendation)
+        winner, baseline = recommendation.winner, recommendation.baseline
+        around = steadying(recommendation, self.context.space)
         if baseline is None or not around or winner.model_size or not self.context.budget.may_confirm_another:
             return confirmation
         readings = self.trials.turns.page_faults_of(baseline.policy)
@@ -110,7 +116,8 @@ class SteadierBaseline:
             return confirmation
         least, promise = promised([result.speedup], ()), confirmation.promise
         assert promise is not None, "there is one"
-        promise = msgspec.structs.replace(promise, low=min(promise.value, least.low))
+        keeps = any(get_method(one.name).avoids_page_faults for one in winner.policy.methods)
+        promise = msgspec.structs.replace(promise, low=min(promise.value if keeps else promise.low, least.low))
         return msgspec.structs.replace(
             confirmation,
             promise=promise,

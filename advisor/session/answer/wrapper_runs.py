@@ -159,7 +159,7 @@ class WrapperRuns:
 
     def _may_be_uneven(self, recommendation: Recommendation) -> bool:
         """Whether steps of the baseline take many pages from the system, as far as is known all as many."""
-        if not steadying(recommendation):
+        if not steadying(recommendation, self.context.space):
             return False
         assert recommendation.baseline is not None, "there is something to steady"
         readings = self.trials.turns.page_faults_of(recommendation.baseline.policy)
