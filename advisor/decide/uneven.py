@@ -13,6 +13,10 @@ __all__ = ["are_many", "are_uneven"]
 _MANY = 100.0
 """Pages a step from which on they may cost some percent of a step of a millisecond."""
 
+_OF_ONE_BLOCK = 8192
+"""Pages of 4 KiB in the smallest block that glibc maps anew however often it was freed (32 MiB). Fewer in a step are of
+the end of the heap, so that they are a matter of chance although some processes agree."""
+
 _APART = 1.5
 """Ratio of two processes above which their pages a step are not the same but for what happens now and then."""
 
@@ -28,4 +32,6 @@ def are_many(readings: Sequence[float]) -> bool:
 
 def are_uneven(readings: Sequence[float]) -> bool:
     """Whether the next process may well take another number of them than these took."""
-    return are_many(readings) and max(readings) > _APART * min(readings)
+    if not are_many(readings):
+        return False
+    return max(readings) < _OF_ONE_BLOCK or max(readings) > _APART * min(readings)

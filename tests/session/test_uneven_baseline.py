@@ -140,6 +140,8 @@ def test_what_is_many_and_what_is_uneven() -> None:
     assert not are_many((6.4, 90.0))
     assert are_many((6.4, 212.0))
     assert are_uneven((6.4, 212.0))
-    assert not are_uneven((992.0, 1049.0))
-    assert not are_uneven((992.0,))
+    assert are_uneven((992.0, 1049.0)), "too few for a block of 32 MiB, so from the end of the heap"
+    assert are_uneven((8000.0,))
+    assert not are_uneven((9920.0, 10490.0))
+    assert are_uneven((9920.0, 20000.0))
     assert not are_uneven((0.5, 40.0))
