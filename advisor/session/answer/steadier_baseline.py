@@ -73,7 +73,7 @@ class SteadierBaseline:
         if not around or recommendation.winner.model_size or not load:
             return confirmation
         steady = _steadied(recommendation, around)
-        if steady == recommendation.winner.policy:
+        if steady.key == recommendation.winner.policy.key:
             return _without_gain(confirmation)
         self.context.progress.stage(f"comparing with a baseline that other processes slow down less: {_names(around)}")
         result = self.trials.time(
@@ -104,7 +104,7 @@ class SteadierBaseline:
         if not are_uneven(readings):
             return confirmation
         steady = _steadied(recommendation, around)
-        if steady == winner.policy:
+        if steady.key == winner.policy.key:
             return msgspec.structs.replace(
                 _without_gain(confirmation), around_stalls=_names(around), page_faults=readings
             )
