@@ -45,10 +45,13 @@ class MemoryBaseline:
         self._host_bytes = _host_bytes()
         self._cuda_bytes = self._allocated()
 
-    def leftover(self) -> str:
+    def leftover(self, *, kept_bytes: int = 0) -> str:
         """What the trial left behind, in words; empty when memory is back where it was.
 
         Call it when nothing of the trial is referred to any more.
+
+        Args:
+            kept_bytes: Host memory that this package keeps for later trials.
         """
         gc.collect()
         if self._device.type == "cuda":
@@ -66,7 +69,7 @@ class MemoryBaseline:
         grown = self._allocated() - self._cuda_bytes
         if grown > _CUDA_TOLERANCE:
             return f"{grown} bytes on {self._device} stayed allocated after the trial"
-        grown = _host_bytes() - self._host_bytes
+        grown = _host_bytes() - self._host_bytes - kept_bytes
         if grown > _HOST_TOLERANCE[self._device.type]:
             return f"the process grew by {grown} bytes"
         return ""

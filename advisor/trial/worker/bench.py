@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import types
@@ -29,6 +30,7 @@ from advisor.trial.result import Pace
 from advisor.trial.spec import Trial
 from advisor.trial.worker.batch_source import BatchSource
 from advisor.trial.worker.failure import AllocatorRefusals, DivergedError
+from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.prepared import Prepared
 from advisor.workload._loading import load_workload
@@ -64,6 +66,7 @@ class Bench(Generic[_S]):
         refusals: AllocatorRefusals,
         prepared: Prepared | None = None,
         partner: Partner | None = None,
+        model_copy: ModelCopy | None = None,
     ) -> None:
         self.spec = spec
         self.tell = tell
@@ -82,6 +85,8 @@ class Bench(Generic[_S]):
         self.workload: Workload = load_workload(spec.workload) if prepared is None else prepared.loaded(spec)
         self._model = None if prepared is None else prepared.take_model(spec)
         self._random_state = None if prepared is None else prepared.random_state
+        self._model_copy = model_copy
+        self._copied_bytes = 0 if model_copy is None else model_copy.held_bytes
         self.out_of_step = ""
         """Why this rank may be out of step with the others, or empty."""
         self.data = BatchSource(spec, self.workload, self.world)
@@ -148,7 +153,8 @@ class Bench(Generic[_S]):
     def leftover(self) -> str:
         """Drop the batches and describe what else the trial left in memory; empty if nothing."""
         self.data.clear()
-        return self._baseline.leftover() or self.out_of_step
+        copied = 0 if self._model_copy is None else self._model_copy.held_bytes - self._copied_bytes
+        return self._baseline.leftover(kept_bytes=copied) or self.out_of_step
 
     def seed(self, step: int = 0) -> None:
         """Seed all generators for a step: every step and rank has its own random numbers."""
@@ -191,9 +197,12 @@ class Bench(Generic[_S]):
             assert self._random_state is not None, "it was kept when the model was built"
             torch.set_rng_state(self._random_state)
             return model
+        build = self.workload.build_model
+        build = functools.partial(build, **accepted(build, self.spec.model_size))
+        if self._model_copy is not None:
+            return self._model_copy.model(self.spec, build)
         seed_everything(self.spec.seed)
-        build_model = self.workload.build_model
-        return build_model(**accepted(build_model, self.spec.model_size))
+        return build()
 
     @contextlib.contextmanager
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:

@@ -25,6 +25,7 @@ from advisor.trial.spec import ComparedSpec
 from advisor.trial.worker.alternate import turn
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals, failed_result
+from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.partner import Answer, Message, Partner
 from advisor.trial.worker.prepared import Prepared, cuda_is_open
 
@@ -63,6 +64,7 @@ class _Served:
 
     def __init__(self, prepared: Prepared | None, join: Callable[[], None] | None) -> None:
         self._prepared = prepared
+        self._model_copy = ModelCopy()
         self._join = join
         self._joined = False
         self.is_lost = False
@@ -99,7 +101,8 @@ class _Served:
                 assert self._join is not None, "a rank's partner can join the others"
                 self._joined = True
                 self._join()
-            self._bench = Bench(spec, lambda text: None, AllocatorRefusals(torch.device(spec.device)), self._prepared)
+            refusals = AllocatorRefusals(torch.device(spec.device))
+            self._bench = Bench(spec, lambda text: None, refusals, prepared=self._prepared, model_copy=self._model_copy)
             self._training = self._holding.enter_context(self._bench.training(spec.policy))
             self._identity = identity
         return self._training, self._bench

@@ -117,6 +117,9 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
             prepared.workload = load_workload(spec.workload)
     except (Exception, SystemExit) as error:
         prepared.load_error = error
+    if not _is_single():  # building would be for nothing
+        torch.set_num_threads(_users_or(threads))
+        return None
     prepared.host_data.add_living(torch.device("cpu"))
     # Exempt everything loaded so far from garbage collection, but not the model: its memory must be found.
     gc.freeze()
@@ -128,12 +131,16 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
             prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # not the training's memory
         except (Exception, SystemExit) as error:
             prepared.build_error = error
-    if torch.get_num_threads() != 1:
-        prepared.threads = torch.get_num_threads()  # the user's own number
+    prepared.threads = _users_or(threads)
     if _may_fork(prepared.threads):
         return prepared
     torch.set_num_threads(prepared.threads)
     return None
+
+
+def _users_or(threads: int) -> int:
+    """The number of threads that the user's code has set, or this one."""
+    return threads if torch.get_num_threads() == 1 else torch.get_num_threads()
 
 
 def cuda_is_open() -> bool:
@@ -156,9 +163,14 @@ def _built(workload: Workload, seed: int, before: HostData) -> tuple[torch.nn.Mo
     return (None if old else model), built.without(before)
 
 
+def _is_single() -> bool:
+    """Whether there is nothing that a forked process would not have: threads, children, an open GPU."""
+    return threading.active_count() == 1 and not cuda_is_open() and not psutil.Process().children()
+
+
 def _may_fork(threads: int) -> bool:
     """Whether a forked process works like a new one."""
-    if threading.active_count() > 1 or cuda_is_open() or psutil.Process().children():
+    if not _is_single():
         return False
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

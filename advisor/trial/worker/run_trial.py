@@ -32,6 +32,7 @@ from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.count_sizes import count_sizes
 from advisor.trial.worker.failure import AllocatorRefusals, failed_result
 from advisor.trial.worker.fidelity_run import record_fidelity
+from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.pair import compare_pair
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.predicting import predict
@@ -78,6 +79,7 @@ def run_trial(
     *,
     prepared: Prepared | None = None,
     partner: Partner | None = None,
+    model_copy: ModelCopy | None = None,
 ) -> tuple[_R, str]:
     """Run a trial, or one rank's share of it.
 
@@ -88,6 +90,7 @@ def run_trial(
         prepared: What was loaded and built before this process was forked for the trial; it ends with the trial, so
             that nobody asks what is left in its memory.
         partner: The process that takes turns with this one.
+        model_copy: What the trials of one process share, so that they build a large model once.
 
     Returns:
         The result, and what the trial left in memory in words (empty: nothing).
@@ -102,7 +105,7 @@ def run_trial(
             contexts.enter_context(standing_for_ranks(spec.policy.gpu_count // spec.ranks, rank))
             if isinstance(spec, ProbeTrial | PredictTrial):
                 contexts.enter_context(recording_reads())
-            bench = Bench(spec, tell, refusals, prepared, partner)
+            bench = Bench(spec, tell, refusals, prepared, partner, model_copy)
             result = msgspec.structs.replace(
                 WORK[type(spec)](bench), most_samples=bench.data.most_samples, notes=tuple(bench.notes)
             )

@@ -19,6 +19,7 @@ from advisor.trial.guardian import adopt_orphans
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.spec import ComparedTrial, ProbeTrial, TimeTrial, TrialSpec
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
+from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.partner_process import fork_partner
 from advisor.trial.worker.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
@@ -50,6 +51,7 @@ class _Worker:
         self._answers = answers
         self._prepared: Prepared | None = None
         self._partners: dict[str, Partner] = {}
+        self._model_copy = ModelCopy()
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
@@ -85,7 +87,7 @@ class _Worker:
         """The process that alternates with a trial.
 
         Forked trials have one for each training that they are compared with, as methods may change process-wide
-        settings. Elsewhere there is a single one, which rebuilds its training.
+        settings. Elsewhere there is a single one, which makes its training anew.
         """
         if not isinstance(spec, ComparedTrial):
             return None
@@ -134,7 +136,13 @@ class _Worker:
             self._tell(Progress(text=text))
 
         try:
-            result, leftover = run_trial(request.spec, tell, prepared=prepared, partner=partner)
+            result, leftover = run_trial(
+                request.spec,
+                tell,
+                prepared=prepared,
+                partner=partner,
+                model_copy=self._model_copy if prepared is None else None,
+            )
             if prepared is None and isinstance(request.spec, ProbeTrial) and wants_process_of_its_own(request.spec):
                 result = msgspec.structs.replace(result, notes=(*result.notes, _IN_ONE_PROCESS))
             TrialFolder(Path(request.folder)).write_result(result)
