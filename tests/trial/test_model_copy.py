@@ -143,9 +143,9 @@ class _ByIdentity(torch.nn.Linear):
         self.scales = {id(self.weight): 2.0}
 
 
-def _with(name: str, value: Callable[[torch.nn.Module], Any]) -> Callable[[], torch.nn.Module]:
+def _with(name: str, value: Callable[[torch.nn.Module], Any], *, size: int = 4) -> Callable[[], torch.nn.Module]:
     def build() -> torch.nn.Module:
-        model = torch.nn.Linear(4, 4)
+        model = torch.nn.Linear(size, size)
         setattr(model, name, value(model))
         return model
 
@@ -201,13 +201,16 @@ def test_a_small_model_is_built_for_every_trial(monkeypatch: pytest.MonkeyPatch)
     assert (build.count, copy.held_bytes) == (2, 0)
 
 
-@pytest.mark.parametrize(("ranks", "copied"), [(1, True), (4, False)])
-def test_the_copies_of_all_ranks_must_fit(monkeypatch: pytest.MonkeyPatch, ranks: int, copied: bool) -> None:
-    size = sum(one.untyped_storage().nbytes() for one in torch.nn.Linear(64, 64).parameters())
-    available = SimpleNamespace(available=2 * size / model_copy._MOST_OF_MEMORY)
+@pytest.mark.parametrize(("ranks", "numbers", "copied"), [(1, 1, True), (4, 1, False), (1, 20_000, False)])
+def test_the_copies_of_all_ranks_must_fit_with_all_that_models_refer_to(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, numbers: int, copied: bool
+) -> None:
+    available = SimpleNamespace(available=40_000 / model_copy._MOST_OF_MEMORY)
     monkeypatch.setattr(model_copy.psutil, "virtual_memory", lambda: available)
     copy = ModelCopy()
-    copy.model(spec(policy=Policy(micro_batch=4, gpu_count=ranks)), lambda: torch.nn.Linear(64, 64))
+    policy = Policy(micro_batch=4, gpu_count=ranks)
+    # 17 KB of parameters, and a data set that is none.
+    copy.model(spec(policy=policy), _with("data", lambda model: torch.zeros(numbers), size=64))
     assert (copy.held_bytes > 0) is copied
 
 

@@ -26,7 +26,7 @@ from advisor.trial.spec import CountTrial, PredictTrial, Trial
 
 __all__ = ["ModelCopy"]
 
-_WORTH_SECONDS = 0.5
+_WORTH_SECONDS = 0.2
 """Models that are built sooner are built again."""
 
 _MOST_OF_MEMORY = 1 / 8
@@ -34,6 +34,23 @@ _MOST_OF_MEMORY = 1 / 8
 
 _OWN_PICKLING = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
 """Methods by which a class decides what a pickled object keeps."""
+
+
+class _Bounded(io.BytesIO):
+    """A buffer that takes so many bytes.
+
+    Raises:
+        MemoryError: More are written.
+    """
+
+    def __init__(self, most_bytes: float) -> None:
+        super().__init__()
+        self._most_bytes = most_bytes
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + memoryview(data).nbytes > self._most_bytes:
+            raise MemoryError(f"more than {self._most_bytes:.0f} bytes")
+        return super().write(data)
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -84,8 +101,8 @@ class ModelCopy:
         seconds = time.perf_counter() - begin
         if self._key != key:
             self._key, self._held = key, None
-            if seconds >= _WORTH_SECONDS and _allows_copies(model, spec.policy.gpu_count):
-                self._held = _held(model, seconds)
+            if seconds >= _WORTH_SECONDS and _allows_copies(model):
+                self._held = _held(model, seconds, spec.policy.gpu_count)
         return model
 
     def _loaded(self, held: _Held, seed: int) -> torch.nn.Module | None:
@@ -107,9 +124,10 @@ class ModelCopy:
         return model
 
 
-def _held(model: torch.nn.Module, seconds: float) -> _Held | None:
-    """The model pickled; ``None`` if it cannot be. No generator is used."""
-    pickled, generators = io.BytesIO(), _generators()
+def _held(model: torch.nn.Module, seconds: float, ranks: int) -> _Held | None:
+    """The model pickled, with all that it refers to; ``None`` if it cannot be, or is too large. No number is drawn."""
+    pickled = _Bounded(_MOST_OF_MEMORY * psutil.virtual_memory().available / ranks)
+    generators = _generators()
     try:
         torch.save(model, pickled)
     except Exception:  # lambdas, open files, weak references, whatever else the user's model holds
@@ -127,13 +145,10 @@ def _is_in_use(held: _Held) -> bool:
     return any(one() is not None for one in held.built)
 
 
-def _allows_copies(model: torch.nn.Module, ranks: int) -> bool:
-    """Whether a copy would do the same as the model, and memory holds it."""
+def _allows_copies(model: torch.nn.Module) -> bool:
+    """Whether a copy would do the same as the model, as far as can be seen without one."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(is_lazy(tensor) or tensor.device.type != "cpu" for tensor in tensors):
-        return False
-    size = sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}.values())
-    if ranks * size > _MOST_OF_MEMORY * psutil.virtual_memory().available:
         return False
     modules = list(model.modules())
     if any(_pickles_itself(type(module)) for module in modules):
