@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,9 @@ KEPT: list[Any] = []
 """What a user's module may go on referring to."""
 
 
+KEPT_APART = object()
+
+
 class Rich(torch.nn.Module):
     """Tied and frozen parameters, buffers of both kinds, parts that evaluate, tensors in other layouts."""
 
@@ -44,6 +48,14 @@ class Rich(torch.nn.Module):
         self.register_buffer("part_of_it", self.table[1:])
         self.scale = random.random()
         self.offset = numpy.random.rand()
+        self.calls = 0
+        self.register_forward_pre_hook(self.counted)
+
+    def counted(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        self.calls += 1
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.embedding(tokens)))
 
 
 class Counted:
@@ -98,6 +110,9 @@ def test_a_second_trial_gets_the_model_as_it_was_built() -> None:
     assert second.part_of_it.untyped_storage()._cdata == second.table.untyped_storage()._cdata
     assert (second.frozen.requires_grad, second.frozen.stride()) == (False, (1, 6))
     assert (second.training, second.norm.training) == (True, False)
+    second(torch.arange(10)).sum().backward()
+    assert second.calls == 1, "a hook is a method of the copy"
+    assert second.embedding.weight.grad is not None
 
 
 def test_every_trial_gets_a_model_of_its_own() -> None:
@@ -152,6 +167,17 @@ def _with(name: str, value: Callable[[torch.nn.Module], Any], *, size: int = 4) 
     return build
 
 
+def forward(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """What a user puts into a model in place of its own method, which has the same name."""
+    return 2 * inputs
+
+
+def _sparse() -> torch.nn.Module:
+    model = torch.nn.Linear(4, 4)
+    model.register_buffer("graph", torch.eye(4).to_sparse())
+    return model
+
+
 def _kept() -> torch.nn.Module:
     model = Rich()
     KEPT.append(model.norm)
@@ -169,6 +195,10 @@ def _parametrized() -> torch.nn.Module:
         pytest.param(_with("lock", lambda model: threading.Lock()), id="a lock"),
         pytest.param(lambda: _PicklesItself(4, 4), id="a class that leaves out something"),
         pytest.param(_ByIdentity, id="parameters by their identity"),
+        pytest.param(_with("forward", lambda model: types.MethodType(forward, model)), id="a replaced method"),
+        pytest.param(_with("hooks", lambda model: [types.MethodType(forward, model)]), id="one in a list"),
+        pytest.param(_with("unset", lambda model: KEPT_APART), id="an object told by what it is"),
+        pytest.param(_sparse, id="a sparse buffer"),
         pytest.param(_kept, id="a part that something else refers to"),
         pytest.param(_parametrized, id="parametrized weights"),
         pytest.param(lambda: torch.nn.Linear(4, 4, device="meta"), id="not on the host"),

@@ -12,6 +12,7 @@ import io
 import random
 import sys
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -101,7 +102,7 @@ class ModelCopy:
         seconds = time.perf_counter() - begin
         if self._key != key:
             self._key, self._held = key, None
-            if seconds >= _WORTH_SECONDS and _allows_copies(model):
+            if seconds >= _WORTH_SECONDS:
                 self._held = _held(model, seconds, spec.policy.gpu_count)
         return model
 
@@ -129,13 +130,15 @@ def _held(model: torch.nn.Module, seconds: float, ranks: int) -> _Held | None:
     pickled = _Bounded(_MOST_OF_MEMORY * psutil.virtual_memory().available / ranks)
     generators = _generators()
     try:
+        if not _allows_copies(model):
+            return None
         torch.save(model, pickled)
-    except Exception:  # lambdas, open files, weak references, whatever else the user's model holds
+        built = tuple(map(weakref.ref, (*model.modules(), *model.parameters(), *model.buffers())))
+        return _Held(pickled, seconds, built, _structure(model), generators)
+    except Exception:  # lambdas, open files, weak references, sparse buffers, whatever else the user's model holds
         return None
     finally:
         _set_generators(generators)
-    built = tuple(map(weakref.ref, (*model.modules(), *model.parameters(), *model.buffers())))
-    return _Held(pickled, seconds, built, _structure(model), generators)
 
 
 def _is_in_use(held: _Held) -> bool:
@@ -154,7 +157,7 @@ def _allows_copies(model: torch.nn.Module) -> bool:
     if any(_pickles_itself(type(module)) for module in modules):
         return False
     identities = {id(one) for one in (*tensors, *modules)}
-    return not any(number in identities for module in modules for number in _numbers_in(vars(module)))
+    return not any(_means_this_one(value, identities) for module in modules for value in _values_in(vars(module)))
 
 
 def _pickles_itself(kind: type) -> bool:
@@ -167,11 +170,27 @@ def _pickles_itself(kind: type) -> bool:
     )
 
 
-def _numbers_in(attributes: dict[str, Any]) -> Iterator[int]:
-    """Whole numbers in containers: those of a parameter or module by its ``id`` mean nothing in a copy."""
-    for container in attributes.values():
-        if isinstance(container, dict | set | frozenset | list | tuple):
-            yield from (one for one in container if type(one) is int)
+def _values_in(attributes: dict[str, Any]) -> Iterator[Any]:
+    """The attributes of a module, and what its containers hold."""
+    for value in attributes.values():
+        yield value
+        if isinstance(value, dict | set | frozenset | list | tuple):
+            yield from value
+        if isinstance(value, dict):
+            yield from value.values()
+
+
+def _means_this_one(value: Any, identities: set[int]) -> bool:
+    """Whether a value would mean something else in a copy, although it can be pickled.
+
+    That is the ``id`` of a part of the model; an object that only ``is`` tells from others; and a method that was put
+    into an object in place of its own, because methods are pickled by their name.
+    """
+    if type(value) is int:
+        return value in identities
+    if isinstance(value, types.MethodType):
+        return getattr(type(value.__self__), value.__name__, None) is not value.__func__
+    return type(value) is object
 
 
 def _structure(model: torch.nn.Module) -> tuple[Any, ...]:
