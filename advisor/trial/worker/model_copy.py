@@ -1,29 +1,29 @@
-"""A copy of the model as built, from which later trials of the same process start.
+"""A copy of a model as built, from which later trials of the same process start.
 
-Building a large model takes seconds, most of them for random numbers, and a worker with an open GPU cannot fork its
-trials from a process that has built it. A pickled model is loaded at the speed of memory. Unlike a deep copy, pickling
-refuses lambdas and local functions, which would go on using the modules of the first model.
+A worker with an open GPU cannot fork its trials from a process that has built the model, and neither can a rank.
+Building a large model takes seconds, most of them for random numbers; a pickled one is loaded at the speed of memory.
+
+Only models that are built from a config are copied, by code of this package and of transformers alone. A user's
+``build_model`` and classes may mean things that no copy has: hooks of parameters, objects shared with the module that
+computes the loss, state that building resets. They are built for every trial.
 """
 
 from __future__ import annotations
 
-import gc
 import io
 import random
 import sys
 import time
-import types
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import psutil
 import torch
-from torch.nn.parameter import is_lazy
 
 from advisor.measure.batches.batches import seed_everything
 from advisor.trial.spec import CountTrial, PredictTrial, Trial
+from advisor.workload.workload import WorkloadKind
 
 __all__ = ["ModelCopy"]
 
@@ -33,39 +33,17 @@ _WORTH_SECONDS = 0.2
 _MOST_OF_MEMORY = 1 / 8
 """Fraction of the available host memory that the copies of all ranks may take."""
 
-_OWN_PICKLING = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
-"""Methods by which a class decides what a pickled object keeps."""
-
-
-class _Bounded(io.BytesIO):
-    """A buffer that takes so many bytes.
-
-    Raises:
-        MemoryError: More are written.
-    """
-
-    def __init__(self, most_bytes: float) -> None:
-        super().__init__()
-        self._most_bytes = most_bytes
-
-    def write(self, data: Any, /) -> int:
-        if self.tell() + memoryview(data).nbytes > self._most_bytes:
-            raise MemoryError(f"more than {self._most_bytes:.0f} bytes")
-        return super().write(data)
-
 
 class _Held(msgspec.Struct, frozen=True):
     """A pickled model, and what must be true of what is loaded from it.
 
     Attributes:
         seconds: Time that building took.
-        built: The modules and tensors of the model that was pickled.
         generators: States of the generators after building: methods may draw their own parameters from them.
     """
 
     pickled: io.BytesIO
     seconds: float
-    built: tuple[weakref.ref[Any], ...]
     structure: tuple[Any, ...]
     generators: tuple[Any, ...]
 
@@ -88,14 +66,13 @@ class ModelCopy:
         Raises:
             Exception: What building it raises.
         """
-        if isinstance(spec, PredictTrial | CountTrial):  # they build on fake tensors
+        on_fake_tensors = isinstance(spec, PredictTrial | CountTrial)
+        if on_fake_tensors or spec.workload.kind is not WorkloadKind.HUGGING_FACE:
             seed_everything(spec.seed)
             return build()
         key = (spec.workload.fingerprint, spec.seed, tuple(spec.model_size.items()))
-        if self._held is not None and self._key == key and not _is_in_use(self._held):
-            model = self._loaded(self._held, spec.seed)
-            if model is not None:
-                return model
+        if self._held is not None and self._key == key and (model := self._loaded(self._held, spec.seed)) is not None:
+            return model
         seed_everything(spec.seed)
         begin = time.perf_counter()
         model = build()
@@ -107,90 +84,36 @@ class ModelCopy:
         return model
 
     def _loaded(self, held: _Held, seed: int) -> torch.nn.Module | None:
-        """The model; ``None`` if it cannot be loaded as it was, or not sooner than it is built."""
+        """The model; ``None`` if it is not what was built. A copy that loads no sooner than it is built is dropped."""
         begin = time.perf_counter()
-        try:
-            held.pickled.seek(0)
-            model: torch.nn.Module = torch.load(held.pickled, weights_only=False)
-            same = _structure(model) == held.structure
-        except Exception:  # the user's classes decide what is pickled
-            same = False
-        if not same:
-            self._held = None
-            return None
+        held.pickled.seek(0)
+        model: torch.nn.Module = torch.load(held.pickled, weights_only=False)
         if time.perf_counter() - begin > held.seconds:
             self._held = None
+        if _structure(model) != held.structure:
+            self._held = None
+            return None
         seed_everything(seed)
         _set_generators(held.generators)
         return model
 
 
 def _held(model: torch.nn.Module, seconds: float, ranks: int) -> _Held | None:
-    """The model pickled, with all that it refers to; ``None`` if it cannot be, or is too large. No number is drawn."""
-    pickled = _Bounded(_MOST_OF_MEMORY * psutil.virtual_memory().available / ranks)
-    generators = _generators()
+    """The model pickled; ``None`` if it cannot be, as with parametrized weights, or is too large."""
+    tensors = [*model.parameters(), *model.buffers()]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    if ranks * size > _MOST_OF_MEMORY * psutil.virtual_memory().available:
+        return None
+    if any(tensor._backward_hooks for tensor in tensors):  # they are not pickled, and nothing says so
+        return None
+    pickled, generators = io.BytesIO(), _generators()
     try:
-        if not _allows_copies(model):
-            return None
         torch.save(model, pickled)
-        built = tuple(map(weakref.ref, (*model.modules(), *model.parameters(), *model.buffers())))
-        return _Held(pickled, seconds, built, _structure(model), generators)
-    except Exception:  # lambdas, open files, weak references, sparse buffers, whatever else the user's model holds
+        return _Held(pickled, seconds, _structure(model), generators)
+    except Exception:  # closures, parametrizations and whatever else a class may hold
         return None
     finally:
         _set_generators(generators)
-
-
-def _is_in_use(held: _Held) -> bool:
-    """Whether anything refers to the model that was pickled, so that the user's code may use it and not the copy."""
-    if any(one() is not None for one in held.built):
-        gc.collect()
-    return any(one() is not None for one in held.built)
-
-
-def _allows_copies(model: torch.nn.Module) -> bool:
-    """Whether a copy would do the same as the model, as far as can be seen without one."""
-    tensors = [*model.parameters(), *model.buffers()]
-    if any(is_lazy(tensor) or tensor.device.type != "cpu" for tensor in tensors):
-        return False
-    modules = list(model.modules())
-    if any(_pickles_itself(type(module)) for module in modules):
-        return False
-    identities = {id(one) for one in (*tensors, *modules)}
-    return not any(_means_this_one(value, identities) for module in modules for value in _values_in(vars(module)))
-
-
-def _pickles_itself(kind: type) -> bool:
-    """Whether a class of the user's decides what is pickled: it may leave out what it needs."""
-    return any(
-        name in vars(base)
-        for base in kind.__mro__
-        if base is not object and base.__module__.partition(".")[0] != "torch"
-        for name in _OWN_PICKLING
-    )
-
-
-def _values_in(attributes: dict[str, Any]) -> Iterator[Any]:
-    """The attributes of a module, and what its containers hold."""
-    for value in attributes.values():
-        yield value
-        if isinstance(value, dict | set | frozenset | list | tuple):
-            yield from value
-        if isinstance(value, dict):
-            yield from value.values()
-
-
-def _means_this_one(value: Any, identities: set[int]) -> bool:
-    """Whether a value would mean something else in a copy, although it can be pickled.
-
-    That is the ``id`` of a part of the model; an object that only ``is`` tells from others; and a method that was put
-    into an object in place of its own, because methods are pickled by their name.
-    """
-    if type(value) is int:
-        return value in identities
-    if isinstance(value, types.MethodType):
-        return getattr(type(value.__self__), value.__name__, None) is not value.__func__
-    return type(value) is object
 
 
 def _structure(model: torch.nn.Module) -> tuple[Any, ...]:
@@ -201,7 +124,7 @@ def _structure(model: torch.nn.Module) -> tuple[Any, ...]:
     for named in (model.named_parameters, model.named_buffers):
         for name, one in named(remove_duplicate=False):
             storage = order.setdefault(one.untyped_storage()._cdata, len(order))
-            layout = (one.shape, one.dtype, one.stride(), one.storage_offset(), one.requires_grad)
+            layout = (one.device, one.shape, one.dtype, one.stride(), one.storage_offset(), one.requires_grad)
             tensors.append((name, type(one), *layout, storage))
     return (*modules, *tensors)
 
@@ -215,7 +138,7 @@ def _generators() -> tuple[Any, ...]:
 
 def _set_generators(states: tuple[Any, ...]) -> None:
     of_torch, of_python, of_numpy = states
-    torch.set_rng_state(torch.tensor(list(of_torch), dtype=torch.uint8))
+    torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
     random.setstate(of_python)
     if of_numpy is not None:
         sys.modules["numpy"].random.set_state(of_numpy)
