@@ -188,6 +188,22 @@ def test_what_cannot_be_pickled_as_it_is_is_built_for_every_trial(build: Callabl
         assert (counted.count, copy.held_bytes) == (number, 0)
 
 
+class Unloadable(torch.nn.Linear):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        torch.rand(1)
+        raise RuntimeError("this object is only ever built")
+
+
+def test_a_copy_that_cannot_be_loaded_is_no_failure_and_draws_nothing() -> None:
+    build, copy = Counted(lambda: Unloadable(4, 4)), ModelCopy()
+    copy.model(from_config(), build)
+    torch.manual_seed(0)
+    then = copy.model(from_config(), build)
+    torch.manual_seed(0)
+    assert then.weight.equal(Unloadable(4, 4).weight)
+    assert (build.count, copy.held_bytes) == (2, 0)
+
+
 def test_generators_are_restored_whatever_the_default_device() -> None:
     build, copy = Counted(), ModelCopy()
     with torch.device("meta"):

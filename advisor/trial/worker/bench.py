@@ -199,10 +199,8 @@ class Bench(Generic[_S]):
             return model
         build = self.workload.build_model
         build = functools.partial(build, **accepted(build, self.spec.model_size))
-        if self._model_copy is not None:
-            return self._model_copy.model(self.spec, build)
         seed_everything(self.spec.seed)
-        return build()
+        return build() if self._model_copy is None else self._model_copy.model(self.spec, build)
 
     @contextlib.contextmanager
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:

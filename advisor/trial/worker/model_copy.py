@@ -21,7 +21,6 @@ import msgspec
 import psutil
 import torch
 
-from advisor.measure.batches.batches import seed_everything
 from advisor.trial.spec import CountTrial, PredictTrial, Trial
 from advisor.workload.workload import WorkloadKind
 
@@ -61,19 +60,21 @@ class ModelCopy:
         return 0 if self._held is None else self._held.pickled.getbuffer().nbytes
 
     def model(self, spec: Trial[Any], build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-        """The model of a trial, the same every time, with all generators as they are after building it.
+        """The model of a trial, with all generators as they are after building it.
+
+        Args:
+            spec: The trial; generators are seeded as it says.
+            build: Builds the model.
 
         Raises:
             Exception: What building it raises.
         """
         on_fake_tensors = isinstance(spec, PredictTrial | CountTrial)
         if on_fake_tensors or spec.workload.kind is not WorkloadKind.HUGGING_FACE:
-            seed_everything(spec.seed)
             return build()
         key = (spec.workload.fingerprint, spec.seed, tuple(spec.model_size.items()))
-        if self._held is not None and self._key == key and (model := self._loaded(self._held, spec.seed)) is not None:
+        if self._held is not None and self._key == key and (model := self._loaded(self._held)) is not None:
             return model
-        seed_everything(spec.seed)
         begin = time.perf_counter()
         model = build()
         seconds = time.perf_counter() - begin
@@ -83,19 +84,19 @@ class ModelCopy:
                 self._held = _held(model, seconds, spec.policy.gpu_count)
         return model
 
-    def _loaded(self, held: _Held, seed: int) -> torch.nn.Module | None:
+    def _loaded(self, held: _Held) -> torch.nn.Module | None:
         """The model; ``None`` if it is not what was built. A copy that loads no sooner than it is built is dropped."""
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), _generators()
         held.pickled.seek(0)
-        model: torch.nn.Module = torch.load(held.pickled, weights_only=False)
-        if time.perf_counter() - begin > held.seconds:
+        try:
+            model: torch.nn.Module = torch.load(held.pickled, weights_only=False)
+            same = _structure(model) == held.structure
+        except Exception:  # a class that can be pickled need not be loaded
+            same = False
+        if not same or time.perf_counter() - begin > held.seconds:
             self._held = None
-        if _structure(model) != held.structure:
-            self._held = None
-            return None
-        seed_everything(seed)
-        _set_generators(held.generators)
-        return model
+        _set_generators(held.generators if same else before)
+        return model if same else None
 
 
 def _held(model: torch.nn.Module, seconds: float, ranks: int) -> _Held | None:
