@@ -2,7 +2,8 @@
 
 The effect of a method on its own says little about its effect among seven others. Two trainings that alternate in the
 same processes share the noise, and a comparison takes a fraction of a trial's time: so the search's model learns how
-pairs of methods interact without a trial of each. Only what may well be faster than the leader is compared with it. On
+pairs of methods interact without a trial of each. Only what may well be faster than the leader is compared with it, and
+after each trial a few combinations with pairs of settings about which little is known: they may pay only together. On
 one device this begins once a dozen combinations were compared.
 """
 
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from advisor.decide.candidate import Candidate
+from advisor.methods.compose import starts_slowly
 from advisor.methods.setting import MethodSetting
 from advisor.search.propose.proposal import InTurn
 from advisor.search.sizing.batching import Batch
@@ -44,6 +46,17 @@ _HOPE = 1.0
 """Standard deviations by which a combination may be better than the search's model expects. More of them would compare
 what hardly ever leads, and the trials that this takes the time of say more."""
 
+_EXPLORERS = 4
+"""Most combinations that are compared with the leader after a trial because of what they may teach."""
+
+_LEAST_VALUE = 0.001
+"""Least expected decrease of the cost that is worth it: a trial hardly pays below half a percent, and a comparison
+takes about a fifth of its time."""
+
+_MORE_FAILURES = 2
+"""Failed comparisons of that kind, beyond those that succeeded, after which no more are made: most often one of many
+methods sets something for the whole process."""
+
 _FEWEST_TIMED = 2
 """Comparisons before that is judged: the first one may compile kernels."""
 
@@ -69,16 +82,19 @@ class Neighbours:
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._known: set[str] | None = None
         self._seconds: list[float] = []
-        self._learned = 0
+        self._learned = self._explored = self._failed = 0
         self._refused: set[tuple[str, str]] = set()
 
     @property
     def notes(self) -> list[str]:
         """What was done, for the user."""
-        if not self._learned:
-            return []
-        count = format_count(self._learned, "combination")
-        return [f"{count} that differ from a leader in one method took turns with it, which guided the search"]
+        kinds = [
+            (self._learned - self._explored, "that differ from a leader in one method took turns with it"),
+            (self._explored, "took turns with a leader to learn how methods act together"),
+        ]
+        return [
+            f"{format_count(number, 'combination')} {what}, which guided the search" for number, what in kinds if number
+        ]
 
     def compare(self, measured: int) -> None:
         """Compare the neighbours of the leader that are not known yet, as far as the time for comparisons goes.
@@ -105,8 +121,39 @@ class Neighbours:
             if not self._has_time:
                 return
             known.add(other.label)
-            if not self._refused & {(combination.label, one.name) for one in _changed(combination, other)}:
+            if not self._is_refused(combination, other):
                 self._compare(leader, other, rate)
+        self._explore(leader, rate, known)
+
+    def _explore(self, leader: Candidate, rate: float, known: set[str]) -> None:
+        """Compare a few combinations because of what they may teach."""
+        if not self._has_time or self._failed > self._explored + _MORE_FAILURES:
+            return
+        combination = Combination.of(leader.policy)
+        refused = {method for _, method in self._refused}
+
+        def allowed(other: Combination) -> bool:
+            changed = _changed(combination, other)
+            added = [one for one in changed if one in other.settings]
+            return not (
+                other.label in known
+                or self._trials.model_of(other) is not None
+                or starts_slowly(added)
+                or refused & {one.name for one in changed}
+            )
+
+        for other in self._proposer.explorers(combination, most=_EXPLORERS, least=_LEAST_VALUE, allowed=allowed):
+            if not self._has_time:
+                return
+            known.add(other.label)
+            before, tried = self._learned, len(self._seconds)
+            self._compare(leader, other, rate)
+            self._explored += self._learned - before
+            self._failed += len(self._seconds) - tried - (self._learned - before)
+
+    def _is_refused(self, leader: Combination, other: Combination) -> bool:
+        """Whether one of its methods could not take turns with the leader."""
+        return bool(self._refused & {(leader.label, one.name) for one in _changed(leader, other)})
 
     def _promising(self, others: list[Combination], leader: Combination) -> list[Combination]:
         """Those that may well be faster than the leader, the likeliest first; the rest, when something else leads."""
@@ -144,7 +191,8 @@ class Neighbours:
         self._seconds.append(self._clock() - begin)
         if found is None:
             # Most often it sets something for the whole process, as any other setting of this method would.
-            self._refused |= {(combination.label, one.name) for one in changed}
+            if len({one.name for one in changed}) == 1:
+                self._refused.add((combination.label, changed[0].name))
             return
         ratio, noise = math.exp(-found[0]), found[1]
         self._proposer.learn(
@@ -161,7 +209,7 @@ class Neighbours:
 
         A pair that does not fit after all costs a comparison and teaches nothing.
         """
-        if len(other.settings) > len(leader.settings):
+        if all(one in other.settings for one in leader.settings):
             return self._trials.model_of(leader)
         plainest = self._context.space.on_devices((), leader.gpu_count, leader.mesh)
         return None if plainest is None else self._trials.model_of(plainest)

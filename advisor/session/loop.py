@@ -20,6 +20,8 @@ from advisor.decide.leader import needs_comparison, next_leader
 from advisor.decide.score import directions, objectives
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import starts_slowly
+from advisor.search.sizing.memory_model import MemoryModel
+from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal, Proposer
 from advisor.session.budget import TIMED_LEADERS
 from advisor.session.context import StudyContext
@@ -47,9 +49,16 @@ class SearchLoop:
     after_trial: Callable[[int], None] | None = None
     """Called with the number of measured trials after each one but the last, once proposals are timed at once."""
 
-    def __init__(self, context: StudyContext, proposer: Proposer, evaluator: Evaluator, guard: Guard) -> None:
+    def __init__(
+        self,
+        context: StudyContext,
+        proposer: Proposer,
+        evaluator: Evaluator,
+        guard: Guard,
+        memory_of: Callable[[Combination], MemoryModel | None],
+    ) -> None:
         self._proposer = proposer
-        self._teach = Teaching(proposer, context)
+        self._teach = Teaching(proposer, context, memory_of)
         self._evaluator = evaluator
         self._comparing = evaluator if isinstance(evaluator, ComparingEvaluator) else None
         self._budget = context.budget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import tolerance_beside_chance
@@ -11,6 +11,7 @@ from advisor.decide.guard import drift_by_chance
 from advisor.decide.noise import noise_of
 from advisor.decide.score import objectives
 from advisor.goal import GoalKind
+from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Attribute, Proposal, Proposer
 from advisor.session.context import StudyContext
@@ -30,10 +31,14 @@ class Teaching:
     Args:
         proposer: Learns from them.
         context: The study.
+        memory_of: The memory model of a combination; ``None`` if it was not sized.
     """
 
-    def __init__(self, proposer: Proposer, context: StudyContext) -> None:
+    def __init__(
+        self, proposer: Proposer, context: StudyContext, memory_of: Callable[[Combination], MemoryModel | None]
+    ) -> None:
         self._proposer = proposer
+        self._memory_of = memory_of
         self._goal = context.goal
         self._ledger = context.ledger
 
@@ -58,6 +63,7 @@ class Teaching:
             "reason": candidate.reason,
             "trial": candidate.trial_key,
         }
+        attributes |= self._memory(Combination.of(candidate.policy))
         if self._proposer.is_shared:
             attributes["record"] = encode_record(list(found)).decode()
         constraints: dict[str, float] = {}
@@ -97,6 +103,14 @@ class Teaching:
             try_again=candidate.outcome.is_by_chance,
         )
 
+    def _memory(self, combination: Combination) -> dict[str, Attribute]:
+        """What the combination takes of the memory, if it was sized."""
+        model = self._memory_of(combination)
+        if model is None:
+            return {}
+        fixed, per_sample = model.shares(self._goal.limit_on(combination.gpu_count))
+        return {"memory_fixed": fixed, "memory_per_sample": per_sample}
+
     def _tolerated(self, candidate: Candidate) -> float:
         return tolerance_beside_chance(candidate.fidelity, drift_by_chance(self._ledger.candidates))
 
@@ -104,9 +118,14 @@ class Teaching:
         """Report measurements beyond the proposer's own trials: other batches, leaders timed at length."""
         for one in others:
             if is_measured(one) and one.measurement is not None:
+                combination = Combination.of(one.policy)
+                sizes: dict[str, Attribute] = {
+                    "micro_batch": one.policy.micro_batch,
+                    "largest_batch": largest_batch,
+                }
                 self._proposer.learn(
-                    Combination.of(one.policy),
+                    combination,
                     objectives(one, self._goal),
-                    {"micro_batch": one.policy.micro_batch, "largest_batch": largest_batch},
+                    sizes | self._memory(combination),
                     noise=noise_of(one.measurement, one.speedup),
                 )

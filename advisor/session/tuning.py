@@ -203,7 +203,8 @@ class Tuning:
         evaluator = kind(context, trials, times_half=len(context.space.batch_fractions) == 1)
         with contextlib.closing(self._proposer(context, context.space)) as proposer:
             compared: dict[str, Standing] = {}
-            loop, neighbours = SearchLoop(context, proposer, evaluator, guard), Neighbours(context, trials, proposer)
+            loop = SearchLoop(context, proposer, evaluator, guard, trials.model_of)
+            neighbours = Neighbours(context, trials, proposer)
             if compares_pairs(context):
                 loop.after_trial = neighbours.compare
             try:

@@ -7,6 +7,7 @@ import statistics
 
 import msgspec
 
+from advisor.search.propose.history import MEMORY_FIXED, MEMORY_PER_SAMPLE
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.trial.outcome import Outcome
@@ -46,6 +47,14 @@ class Batches:
         """Predicted bytes of a combination at a batch; infinite if it is known to fail."""
         model = self.corrected(combination)
         return math.inf if model is None else model.predict(batch)
+
+    def attributes(self, combination: Combination) -> dict[str, float]:
+        """What is predicted of its memory, in the proposer's format; empty if it is known to fail."""
+        model = self.corrected(combination)
+        if model is None:
+            return {}
+        fixed, per_sample = model.shares(self._problem.limit_bytes)
+        return {MEMORY_FIXED: fixed, MEMORY_PER_SAMPLE: per_sample}
 
     def corrected(self, combination: Combination) -> MemoryModel | None:
         """The corrected forecast; ``None`` if the combination is known to fail."""

@@ -76,7 +76,7 @@ def compared_first(trials: Trials, seed: int) -> None:
             results = timed(trials, batches, proposal)
             plain = plain or [one for one in results if is_plain(one)]
             best = with_room(trials, batches, proposal, results, best)
-            tell(proposer, problem, proposal, results)
+            tell(proposer, batches, problem, proposal, results)
             beside.saw(results)
         else:
             trials.compared()
@@ -84,11 +84,12 @@ def compared_first(trials: Trials, seed: int) -> None:
             short = problem.run(proposal.combination, min(largest, plain[0].batch), generator)
             if short.rate is None:
                 lost = "memory" if short.outcome is Outcome.OUT_OF_MEMORY else "outcome"
-                proposer.tell(proposal, None, {lost: 1.0}, excludes_combination=True)
+                known = batches.attributes(proposal.combination)
+                proposer.tell(proposal, None, {lost: 1.0}, known, excludes_combination=True)
             else:
                 forecast = _forecast(problem, proposal, short.batch, plain, largest, generator)
-                attributes = {"micro_batch": largest, "largest_batch": largest}
-                proposer.tell(proposal, forecast.rate, {}, attributes, noise=forecast.error)
+                known = {"micro_batch": largest, "largest_batch": largest, **batches.attributes(proposal.combination)}
+                proposer.tell(proposal, forecast.rate, {}, known, noise=forecast.error)
                 waiting.append(forecast)
         while (leader := _next(waiting, best, usually_off(reached))) is not None:
             waiting.remove(leader)
@@ -97,7 +98,8 @@ def compared_first(trials: Trials, seed: int) -> None:
             best = with_room(trials, batches, leader.proposal, results, best)
             for one in results:
                 if one.rate is not None and not one.flushed:
-                    known = {"micro_batch": one.batch, "largest_batch": max(other.batch for other in results)}
+                    sizes = {"micro_batch": one.batch, "largest_batch": max(other.batch for other in results)}
+                    known = sizes | batches.attributes(one.combination)
                     proposer.learn(one.combination, one.rate, known, noise=problem.noise)
             beside.saw(results)
         if compared >= _COMPARED:

@@ -94,13 +94,42 @@ def skewed(generator: np.random.Generator, settings: int) -> np.ndarray:
     return generator.lognormal(-2.0, 0.8, settings) - generator.uniform(0.0, 0.3)
 
 
+def ramped(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """The settings of a method are steps of one dial that helps or hurts more with every step."""
+    effects: np.ndarray = generator.normal(-0.03, 0.12) * np.arange(1, settings + 1)
+    effects += generator.normal(0.0, 0.02, settings)
+    return effects
+
+
+def one_saver(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Of each method one setting saves time, from nearly nothing to a third; the others cost a tenth."""
+    effects = generator.exponential(0.1, settings)
+    effects[generator.integers(settings)] = -generator.uniform(0.0, 0.35)
+    return effects
+
+
+def triangular(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Most often near a small cost, seldom far from it, and never beyond 45 % either way."""
+    return generator.triangular(-0.45, 0.05, 0.45, settings)
+
+
 DEVELOPMENT = ("normal", "heavy tailed", "mostly useless", "correlated")
 """Families for developing the search."""
 
-SPENT = ("mostly harmful", "stepped", "graded", "flat", "rare", "opposed")
+SPENT = (
+    "mostly harmful",
+    "stepped",
+    "graded",
+    "flat",
+    "rare",
+    "opposed",
+    "dominated",
+    "two humped",
+    "skewed",
+)
 """Families that have been used to judge an earlier search."""
 
-HELD_BACK = ("dominated", "two humped", "skewed")
+HELD_BACK = ("ramped", "one saver", "triangular")
 """Held-out families for judging the search."""
 
 FAMILIES: dict[str, Family] = {
@@ -117,5 +146,8 @@ FAMILIES: dict[str, Family] = {
     "dominated": dominated,
     "two humped": two_humped,
     "skewed": skewed,
+    "ramped": ramped,
+    "one saver": one_saver,
+    "triangular": triangular,
 }
 """Name -> family."""

@@ -68,10 +68,11 @@ def guided(
             for one in comparisons(problem, batches, results[-1], seed, noise):
                 trials.compared()
                 beside_plain = None if pairs is None else _in_turn(one, results[-1])
-                proposer.learn(one.combination, one.rate, one.attributes, noise=noise, beside=beside_plain)
+                known = one.attributes | batches.attributes(one.combination)
+                proposer.learn(one.combination, one.rate, known, noise=noise, beside=beside_plain)
             compare = False
         best = with_room(trials, batches, proposal, results, best)
-        tell(proposer, problem, proposal, results)
+        tell(proposer, batches, problem, proposal, results)
         if beside is not None:
             beside.after(results)
         if pairs is None:
@@ -96,15 +97,16 @@ def timed(trials: Trials, batches: Batches, proposal: Proposal, *, second_batch:
     return results
 
 
-def tell(proposer: Proposer, problem: Problem, proposal: Proposal, results: list[Trial]) -> None:
+def tell(proposer: Proposer, batches: Batches, problem: Problem, proposal: Proposal, results: list[Trial]) -> None:
     """Tell the proposer the results of a proposal; none means that it is known in advance not to fit."""
+    known = batches.attributes(proposal.combination)
     peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
     if any(result.rate is not None for result in results):
-        _tell(proposer, proposal, results, {"memory": max(peaks) / problem.limit_bytes - 1}, problem.noise)
+        _tell(proposer, proposal, results, {"memory": max(peaks) / problem.limit_bytes - 1}, known, problem.noise)
     elif not results:
-        proposer.tell(proposal, None, {"memory": 1.0}, excludes_combination=True)
+        proposer.tell(proposal, None, {"memory": 1.0}, known, excludes_combination=True)
     elif results[0].outcome is Outcome.OUT_OF_MEMORY:
-        proposer.tell(proposal, None, {"memory": 1.0})
+        proposer.tell(proposal, None, {"memory": 1.0}, known)
     else:
         proposer.tell(proposal, None, {"outcome": 1.0}, excludes_combination=True)
 
@@ -154,14 +156,19 @@ def with_room(trials: Trials, batches: Batches, proposal: Proposal, results: lis
 
 
 def _tell(
-    proposer: Proposer, proposal: Proposal, results: list[Trial], constraints: dict[str, float], noise: float
+    proposer: Proposer,
+    proposal: Proposal,
+    results: list[Trial],
+    constraints: dict[str, float],
+    known: dict[str, float],
+    noise: float,
 ) -> None:
     """Tell the best of a trial's batches, and let the model learn from the others."""
     ran = [one for one in results if one.rate is not None]
     best = max(ran, key=lambda one: one.rate or 0.0)
     largest = max(one.batch for one in ran)
     for one in ran:
-        attributes = {"micro_batch": one.batch, "largest_batch": largest}
+        attributes = {"micro_batch": one.batch, "largest_batch": largest, **known}
         assert one.rate is not None, "it ran"
         if one is best:
             proposer.tell(proposal, one.rate, constraints, attributes, noise=noise)

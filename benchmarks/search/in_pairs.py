@@ -38,6 +38,12 @@ MOST_AT_END = 30
 HOPE = 1.0
 """Standard deviations by which a neighbour may be better than expected, as in a session."""
 
+EXPLORERS = 4
+"""Most combinations that are compared with a leader because of what they may teach, as in a session."""
+
+LEAST_VALUE = 0.001
+"""Least expected decrease of the cost that is worth that, as in a session."""
+
 WORTH_A_TRIAL = 0.005
 """Expected loss of a choice, as a share of its throughput, that is worth repeating a trial."""
 
@@ -96,6 +102,13 @@ class InPairs:
                 return
             self._known.add(other.label)
             self._compare(leader, other, standings[leader.combination.label].score)
+        for other in self._proposer.explorers(
+            leader.combination, most=EXPLORERS, least=LEAST_VALUE, allowed=lambda one: one.label not in self._known
+        ):
+            if self._trials.comparisons >= MOST:
+                return
+            self._known.add(other.label)
+            self._compare(leader, other, standings[leader.combination.label].score)
 
     def _promising(self, leader: Combination) -> list[Combination]:
         """Those that may well be faster than the leader, the likeliest first."""
@@ -122,7 +135,7 @@ class InPairs:
             self._proposer.learn(
                 other,
                 rate * ratio,
-                {"micro_batch": room[1], "largest_batch": largest},
+                {"micro_batch": room[1], "largest_batch": largest, **self._batches.attributes(other)},
                 noise=self._pairs.noise,
                 beside=InTurn(combination=leader.combination, micro_batch=room[0], ratio=ratio),
             )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint, Sizing
@@ -312,3 +313,32 @@ class TestForeseenMomentByMoment:
         model = MemoryModel.fit(sizing(point(2, passes=140, optimizer=250), point(4, passes=180)), falling)
         assert model.largest_batch(500 * MIB, margin=0.0, rounded=False) >= 1
         assert model.predict(100) > model.predict(50)
+
+
+def test_what_the_largest_batch_takes_is_told_in_shares_of_the_limit() -> None:
+    """Of the line that is the peak there: the optimizer's step is the peak of a small batch alone."""
+    model = MemoryModel(lines=(Line(300.0, 0.0), Line(100.0, 10.0)), time=Line(0.0, 1.0))
+    assert model.shares(1000) == pytest.approx((0.1, 0.01))
+    corrected = msgspec.structs.replace(model, offset_bytes=50.0)
+    assert corrected.shares(1000) == pytest.approx((0.15, 0.01))
+
+
+def test_both_shares_are_above_zero_and_their_sum_is_the_need_of_the_largest_batch() -> None:
+    below = MemoryModel(lines=(Line(-50.0, 10.0),), time=Line(0.0, 1.0))
+    fixed, per_sample = below.shares(1000)
+    assert fixed == 0.001
+    assert fixed + below.largest_batch(1000, rounded=False) * per_sample == pytest.approx(0.95)
+    flat = MemoryModel(lines=(Line(1400.0, 0.0), Line(100.0, 10.0)), time=Line(0.0, 1.0))
+    assert flat.shares(1000) == pytest.approx((1.39, 0.01)), "not even one sample fits"
+
+
+@pytest.mark.parametrize(("line", "lost"), [(Line(500.0, 300.0), 1), (Line(500.0, 100.0), 3), (Line(100.0, 10.0), 50)])
+def test_a_batch_that_ran_out_of_memory_although_it_should_have_fitted_takes_more(line: Line, lost: int) -> None:
+    fixed, per_sample = MemoryModel(lines=(line,), time=Line(0.0, 1.0)).after_out_of_memory(lost).shares(1000)
+    assert fixed + lost * per_sample > 1.01
+    assert (fixed + line.intercept / 1e9) / per_sample == pytest.approx(line.intercept / line.slope, rel=1e-3)
+
+
+def test_what_ran_out_of_memory_as_predicted_tells_nothing_new() -> None:
+    model = MemoryModel(lines=(Line(100.0, 10.0),), time=Line(0.0, 1.0))
+    assert model.after_out_of_memory(95).shares(1000) == pytest.approx(model.shares(1000), rel=1e-6)

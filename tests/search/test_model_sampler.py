@@ -164,7 +164,7 @@ def test_forty_trials_in_a_space_too_large_to_list_beat_two_thousand_draws() -> 
         assert MANY.accepts(proposal.combination)
         value = rate(proposal.settings)
         best = max(best, value)
-        one.tell(proposal, value)
+        one.tell(proposal, value, noise=0.002)
     generator = random.Random(0)
     drawn = [drawn for drawn in (MANY.draw(generator) for _ in range(2000)) if drawn is not None]
     assert best > max(rate(combination.settings) for combination in drawn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -92,10 +92,12 @@ class Model:
     Args:
         compared: Labels of what was compared before.
         of_checkpointing: The expected log of its cost beside the leader's, to 0.1.
+        unknown: What it would learn from.
     """
 
-    def __init__(self, *compared: str, of_checkpointing: float = 0.0) -> None:
+    def __init__(self, *compared: str, of_checkpointing: float = 0.0, unknown: tuple[Combination, ...] = ()) -> None:
         self.compared = set(compared)
+        self.unknown = unknown
         self._of_checkpointing = of_checkpointing
         self.learned: list[tuple[Combination, float, InTurn]] = []
 
@@ -110,6 +112,12 @@ class Model:
                 if one not in (PLAIN, LEADER)
             },
         }
+
+    def explorers(
+        self, leader: Combination, *, most: int, least: float, allowed: Callable[[Combination], bool]
+    ) -> list[Combination]:
+        assert (leader, most, least) == (LEADER, 4, 0.001)
+        return [one for one in self.unknown if allowed(one)]
 
     def learn(self, combination: Combination, value: float, attributes: Any, *, noise: float, beside: InTurn) -> None:
         assert 0 < noise < 0.1
@@ -168,6 +176,66 @@ def test_nothing_is_compared_before_the_recipes_have_led_or_twice() -> None:
     compared(again, Model(WITH_BF16.label))
     assert beside(early) == []
     assert beside(again) == [WITH_CHECKPOINT.label], "an earlier run of the study has learned of the other"
+
+
+ALL, WITHOUT = on_two(BF16, CHECKPOINT, FUSED), on_two(BF16, CHECKPOINT)
+
+
+def test_after_its_neighbours_the_leader_takes_turns_with_pairs_of_settings_that_nothing_is_known_of() -> None:
+    machine, model = Machine(Clock()), Model(unknown=(ALL, WITHOUT))
+    found = compared(machine, model, trials=12)
+    assert beside(machine) == [WITH_BF16.label, WITH_CHECKPOINT.label, ALL.label, WITHOUT.label]
+    assert [one for one, _, _ in model.learned] == [WITH_BF16, WITH_CHECKPOINT, ALL, WITHOUT]
+    assert found.notes == [
+        "2 combinations that differ from a leader in one method took turns with it, which guided the search",
+        "2 combinations took turns with a leader to learn how methods act together, which guided the search",
+    ]
+    found.compare(13)
+    assert len(machine.compared) == 4, "each once"
+
+
+def test_what_was_timed_or_compiles_at_length_is_not_compared_for_what_it_may_teach() -> None:
+    compile_ = use("compile", scope="model")
+    space = msgspec.structs.replace(TWO, axes=(*TWO.axes, Axis(method="compile", settings=(compile_,))))
+    slow, timed = on_two(BF16, CHECKPOINT, compile_), on_two(CHECKPOINT)
+    machine = Machine(Clock(), known=(PLAIN, LEADER, timed))
+    compared(machine, Model(unknown=(slow, timed, ALL)), trials=12, space=space)
+    assert ALL.label in beside(machine)
+    assert not {slow.label, timed.label} & set(beside(machine))
+
+
+def test_comparisons_to_learn_from_end_with_the_time_of_comparisons() -> None:
+    machine = Machine(Clock(), seconds=15.0)
+    compared(machine, Model(unknown=(ALL, WITHOUT)))
+    assert beside(machine) == [WITH_BF16.label, WITH_CHECKPOINT.label]
+
+
+def test_a_failed_comparison_of_several_changes_blames_none_of_them_and_three_end_such_comparisons() -> None:
+    more = [use("adam_8bit"), use("muon"), use("channels_last")]
+    wide = msgspec.structs.replace(TWO, axes=(*TWO.axes, *(Axis(method=one.name, settings=(one,)) for one in more)))
+    several = [on_two(BF16, CHECKPOINT, one) for one in more]
+    ends = {
+        "adam_8bit": Outcome.CRASHED,
+        "channels_last": Outcome.CRASHED,
+        "muon": Outcome.OK,
+        "checkpoint": Outcome.CRASHED,
+    }
+    machine, model = Machine(Clock(), seconds=1.0, **ends), Model(unknown=(WITHOUT, *several))
+    found = compared(machine, model, trials=12, space=wide)
+    assert {WITHOUT.label, *(one.label for one in several)} & set(beside(machine)) == set(), "checkpointing was refused"
+    found.compare(13)
+    assert [one for one, _, _ in model.learned if one in several] == []
+
+
+def test_a_method_that_a_combination_lacks_does_not_save_its_memory() -> None:
+    """The trap: one with three methods of two others was taken to need what the leader's one method left."""
+    machine = Machine(Clock())
+    compared(machine, Model(unknown=(on_two(BF16, CHECKPOINT),)), trials=12, usable_bytes=(2 * 64 + 2 * 64) * MIB)
+    assert [one.micro_batch for pair in machine.compared[-1:] for one in pair] == [64, 64]
+    tight = Machine(Clock())
+    compared(tight, Model(unknown=(on_two(BF16, CHECKPOINT),)), trials=12, usable_bytes=(2 * 64 + 64) * MIB)
+    assert {one.micro_batch for pair in tight.compared[:2] for one in pair} == {64}, "with a method more: as the leader"
+    assert {one.micro_batch for one in tight.compared[-1]} == {32}, "without the leader's: as plain training"
 
 
 def test_a_new_leader_has_neighbours_of_its_own() -> None:

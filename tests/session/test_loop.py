@@ -12,6 +12,8 @@ from advisor.decide.candidate import Candidate, Role
 from advisor.goal import Fidelity
 from advisor.methods.setting import use
 from advisor.search.propose.proposal import GainLeft
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal
 from advisor.session.budget import TimeBudget
@@ -83,6 +85,7 @@ class FakeEvaluator:
         self.paces: list[float | None] = []
         self.expected_rate: float | None = None
         self.smaller: Candidate | None = None
+        self.is_sized = False
 
     def baseline(self) -> Candidate:
         return baseline(100)
@@ -92,6 +95,9 @@ class FakeEvaluator:
 
     def is_plainest(self, combination: Combination) -> bool:
         return not combination.settings
+
+    def memory_of(self, combination: Combination) -> MemoryModel | None:
+        return MemoryModel(lines=(Line(40.0 * 2**20, 10.0 * 2**20),), time=Line(0.0, 1.0)) if self.is_sized else None
 
     def evaluate(self, combination: Any, fraction: float, role: Any, *, best: float | None) -> Evaluation:
         self.paces.append(best)
@@ -124,7 +130,7 @@ class Search:
         self.ledger = InMemory(earlier)
         fake: Any = guard
         context = study(goal(fidelity=Fidelity.MODEL), ledger=self.ledger, trials=trials)
-        self.loop = SearchLoop(context, self.proposer, self.evaluator, fake)
+        self.loop = SearchLoop(context, self.proposer, self.evaluator, fake, self.evaluator.memory_of)
 
     @property
     def kept(self) -> list[Candidate]:
@@ -249,6 +255,20 @@ def test_what_other_workers_found_is_taken_in_once_and_one_baseline_stays() -> N
     assert best is not None
     assert best.measurement is not None
     assert best.measurement.samples_per_second == 400
+
+
+@pytest.mark.parametrize("is_sized", [True, False])
+def test_the_proposer_is_told_what_a_combination_takes_of_the_memory_if_that_is_known(is_sized: bool) -> None:
+    too_large = msgspec.structs.replace(measured(1, BF16), outcome=Outcome.OUT_OF_MEMORY, measurement=None)
+    search = Search([measured(80, CHECKPOINT), too_large], FakeGuard())
+    search.evaluator.is_sized = is_sized
+    search.evaluator.smaller = measured(70, CHECKPOINT, micro_batch=4)
+    search.loop.run()
+    told = [*search.proposer.attributes, *(attributes for _, attributes in search.proposer.learned)]
+    assert len(told) >= 3
+    for attributes in told:
+        found = attributes.get("memory_fixed"), attributes.get("memory_per_sample")
+        assert found == ((40 * 2**20 / LIMIT, 10 * 2**20 / LIMIT) if is_sized else (None, None))
 
 
 class ComparingFake(ComparingEvaluator):

@@ -10,18 +10,26 @@ import msgspec
 import numpy as np
 from scipy.special import ndtr
 
-from advisor.search.propose.batch_model import Estimate
+from advisor.search.propose.batch_model import BatchModel, Estimate, Spreads
 from advisor.search.propose.cost_model import Batches, CostModel
 from advisor.search.propose.differences import Beside
 from advisor.search.propose.failures import Failures
+from advisor.search.propose.posterior import Suspected
+from advisor.search.propose.room_model import MemoryShares, RoomModel
 from advisor.search.space.factors import Choice, Factors, Floats, Levels
 
-__all__ = ["Expectation", "Expectations", "Observation"]
+__all__ = ["Expectation", "Expectations", "Observation", "improvement"]
 
 _Item = TypeVar("_Item")
 
 _MEMORY_NOISE = 0.02
 """Standard deviation of a peak relative to its limit."""
+
+_AT_LEAST = 1.2
+"""Share of the limit that a combination is taken to need of which not even a sample fits, unless it is known to need
+less."""
+
+_PEAKS = Spreads(effects=1.0, interactions=0.05, noise=_MEMORY_NOISE)
 
 _DOUBT = 3.0
 """Factor on deviations where the model is not trusted."""
@@ -46,6 +54,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         tried: Whether the measurement is a trial of the point: others inform the model, but cannot be the answer.
         batch: Micro-batch of the measurement, if known.
         largest_batch: The largest micro-batch of its combination, if different.
+        shares: What its combination takes of the memory, if known.
         beside: For a measurement in turn with another combination: that one. The logs are those of the ratio.
         beside_batch: Micro-batch of the other, if known.
     """
@@ -59,6 +68,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     tried: bool = True
     batch: int | None = None
     largest_batch: int | None = None
+    shares: MemoryShares | None = None
     beside: Choice | None = None
     beside_batch: int | None = None
 
@@ -114,7 +124,8 @@ class Expectations:
             factors.levels(one.choice for one in observations if one.failed),
             factors.levels(one.choice for one in observations if one.ran),
         )
-        self._memory = self._memory_model(observations)
+        self._room = self._room_model(observations)
+        self._peaks = None if self._room is not None else self._peak_model(observations)
         measured = _telling([one for one in observations if one.logs is not None], weights)
         self._model: CostModel | None = None
         self._least = math.inf
@@ -123,7 +134,9 @@ class Expectations:
         levels = factors.levels(one.choice for one in measured)
         logs = np.array([_weighted(one.logs, weights) for one in measured])
         noise = np.array([one.noise for one in measured])
-        self._model = CostModel(factors, levels, logs, noise, _batches(measured), _beside(factors, measured))
+        decides = self._room is not None and self._room.decides and factors.has_one_fraction
+        room = self._room if decides else None
+        self._model = CostModel(factors, levels, logs, noise, _batches(measured), _beside(factors, measured), room)
         # The least of many noisy measurements is a lucky one, so compare with the model's estimate of its combination.
         may_win = np.array([one.counts for one in measured])
         if may_win.any():
@@ -134,7 +147,7 @@ class Expectations:
 
     def of(self, levels: Levels) -> Expectation:
         """Predict points, one row of levels each."""
-        success = self._success(levels)
+        success = self.success(levels)
         if self._model is None:
             declared: Floats = self._factors.effects(levels) @ self._factors.prior_mean
             return Expectation(declared, success, success, success)
@@ -142,8 +155,37 @@ class Expectations:
         if not math.isfinite(self._least):
             return Expectation(estimate.mean, success, success, success)
         lead = self._least - estimate.mean
-        improvement, if_wrong = (_improvement(lead, doubt * estimate.deviation) * success for doubt in (1.0, _DOUBT))
-        return Expectation(estimate.mean, success, improvement, if_wrong)
+        expected, if_wrong = (improvement(lead, doubt * estimate.deviation) for doubt in (1.0, _DOUBT))
+        expected = self._with_pairs(levels, lead, estimate.deviation, expected)
+        return Expectation(estimate.mean, success, expected * success, if_wrong * success)
+
+    @property
+    def least(self) -> float:
+        """The estimated cost of the best that could be the answer; infinite if nothing could."""
+        return self._least
+
+    def suspected(self, levels: Levels) -> Suspected:
+        """What large interactions of pairs of settings, which the model does not have, may do to some points."""
+        assert self._model is not None, "something was measured"
+        return self._model.suspected(levels)
+
+    def success(self, levels: Levels) -> Floats:
+        """Probability that points can be measured, one row of levels each."""
+        success = 1 - self.failures.probability(levels)
+        if self._room is not None:
+            success = success * self._room.room(levels).fits
+        if self._peaks is not None:
+            peak = self._peaks.estimate(levels)
+            success = success * ndtr(-peak.mean / np.hypot(peak.deviation, _MEMORY_NOISE))
+        return success
+
+    def _with_pairs(self, levels: Levels, lead: Floats, deviation: Floats, expected: Floats) -> Floats:
+        """The expected improvement, with what a large interaction that the model does not have might bring."""
+        found = self.suspected(levels)
+        with_it = improvement(lead[found.rows] - found.mean, np.hypot(deviation[found.rows], found.deviation))
+        more = np.zeros(len(levels))
+        np.add.at(more, found.rows, found.chance * (with_it - expected[found.rows]))
+        return np.maximum(expected + more, 0.0)
 
     def standing(self, levels: Levels) -> Estimate:
         """The model's estimate of measured points, from their own measurements and all others.
@@ -158,24 +200,48 @@ class Expectations:
         assert self._model is not None, "something was measured"
         return self._model.joint(levels, np.log(np.array(batches, dtype=np.float64)))
 
-    def _success(self, levels: Levels) -> Floats:
-        success = 1 - self.failures.probability(levels)
-        if self._memory is not None:
-            peak = self._memory.estimate(levels)
-            success *= ndtr(-peak.mean / np.hypot(peak.deviation, _MEMORY_NOISE))
-        return success
+    def _room_model(self, observations: Sequence[Observation]) -> RoomModel | None:
+        """A model of the room in memory, from the latest that is known of each combination."""
+        latest = {
+            one.choice.combination.label: (one.choice, shares)
+            for one in observations
+            if (shares := one.shares or _too_large(one)) is not None
+        }
+        if all(one.shares is None for one in observations):
+            return None
+        known = _spaced(list(latest.values()), _MOST_MEASURED)
+        ran = {
+            one.choice.combination.label: (one.choice, one.largest_batch)
+            for one in observations
+            if one.ran and one.beside is None and one.largest_batch is not None
+        }
+        return RoomModel(
+            self._factors,
+            self._factors.levels(choice for choice, _ in known),
+            [shares for _, shares in known],
+            self._factors.levels(choice for choice, _ in ran.values()),
+            np.log(np.array([batch for _, batch in ran.values()], dtype=np.float64)),
+        )
 
-    def _memory_model(self, observations: Sequence[Observation]) -> CostModel | None:
-        """A model of peaks, once something did not fit."""
+    def _peak_model(self, observations: Sequence[Observation]) -> BatchModel | None:
+        """A model of peaks, once something did not fit, where no more is known of memory."""
         known = _spaced([one for one in observations if one.memory is not None], _MOST_MEASURED)
         peaks = np.array([one.memory for one in known], dtype=np.float64)
         if not (peaks > 0).any():
             return None
         levels = self._factors.levels(one.choice for one in known)
-        return CostModel(self._factors, levels, peaks, np.full(len(known), _MEMORY_NOISE))
+        return BatchModel(self._factors, levels, peaks, _PEAKS)
 
 
-def _improvement(lead: Floats, deviation: Floats) -> Floats:
+def _too_large(one: Observation) -> MemoryShares | None:
+    """What a combination takes of which not even a sample fits, where no more is known: a half of it for the sample."""
+    if one.logs is not None or one.memory is None or one.memory <= 0:
+        return None
+    need = min(math.exp(one.memory), _AT_LEAST)
+    return MemoryShares(need / 2, need / 2)
+
+
+def improvement(lead: Floats, deviation: Floats) -> Floats:
     """The mean of the positive part of a normal variable."""
     steps = lead / deviation
     density = np.exp(-0.5 * steps**2) / math.sqrt(2 * math.pi)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from optuna.trial import FrozenTrial, TrialState
 
 from advisor.search.propose.expectation import Observation
+from advisor.search.propose.room_model import MemoryShares
 from advisor.search.space.parameters import Parameters
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "LARGEST_BATCH",
     "LEARNED",
     "MEMORY",
+    "MEMORY_FIXED",
+    "MEMORY_PER_SAMPLE",
     "MICRO_BATCH",
     "NOISE",
     "RECIPE",
@@ -60,6 +63,12 @@ MICRO_BATCH = "micro_batch"
 
 LARGEST_BATCH = "largest_batch"
 """Attribute: the largest micro-batch that fits, if different."""
+
+MEMORY_FIXED = "memory_fixed"
+"""Attribute: what the combination takes whatever the batch, as a share of the limit."""
+
+MEMORY_PER_SAMPLE = "memory_per_sample"
+"""Attribute: what each sample adds to that."""
 
 LEARNED = "learned_without_a_trial"
 """Attribute: the measurement is not a trial of the point, which counts as untried."""
@@ -139,6 +148,7 @@ def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[
         largest_batch=_count(trial, LARGEST_BATCH),
         beside=None if beside is None else parameters.choice_of(beside["parameters"]),
         beside_batch=None if beside is None else beside["micro_batch"],
+        shares=_shares(trial),
         memory=None if memory is None or not memory < math.inf else math.log1p(max(memory, _LEAST_MEMORY)),
     )
 
@@ -149,6 +159,11 @@ def _above_zero(trial: FrozenTrial, attribute: str) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 < value < _LARGEST else None
+
+
+def _shares(trial: FrozenTrial) -> MemoryShares | None:
+    fixed, per_sample = (_above_zero(trial, name) for name in (MEMORY_FIXED, MEMORY_PER_SAMPLE))
+    return None if fixed is None or per_sample is None else MemoryShares(fixed, per_sample)
 
 
 def _count(trial: FrozenTrial, attribute: str) -> int | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,14 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from advisor.search.propose.expectation import Expectation, Expectations, Observation
+from advisor.search.propose.exploring import explorers
 from advisor.search.propose.history import observations_of
 from advisor.search.propose.pool import Pool
 from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.explored import Explored
 from advisor.search.space.factors import Choice, Factors, Levels
 from advisor.search.space.parameters import Parameters
-from advisor.search.space.space import ResolvedSpace
+from advisor.search.space.space import Combination, ResolvedSpace
 
 __all__ = ["ModelSampler"]
 
@@ -44,6 +45,9 @@ _TIE = 0.05
 _NOTHING = 5e-4
 """Below this expected improvement no trial is worth a failure: combinations that probably work and are about as good as
 the best come first, instead of those that would be far better if they worked."""
+
+_WORTH_IT = 0.01
+"""An expected improvement that is worth a trial, however noisy one is: the model has the others, too."""
 
 _GOOD = 3
 """Combinations whose neighbours are examined in a space too large to list."""
@@ -66,6 +70,7 @@ class ModelSampler(BaseSampler):
     def __init__(
         self, space: ResolvedSpace, tried: Explored, parameters: Parameters, maximize: Sequence[bool], *, seed: int
     ) -> None:
+        self._space = space
         self._factors = Factors(space)
         self._pool = Pool(space, tried, self._factors)
         self._parameters = parameters
@@ -129,6 +134,24 @@ class ModelSampler(BaseSampler):
             label: Standing(mean=float(mean), deviation=float(deviation))
             for label, mean, deviation in zip(able, estimate.mean, estimate.deviation, strict=True)
         }
+
+    def explorers(
+        self, study: Study, leader: Combination, most: int, least: float, allowed: Callable[[Combination], bool]
+    ) -> list[Combination]:
+        """Combinations to compare with the leader because of what they may teach; none for two objectives."""
+        observations = [one for one in self.observations(study) if not one.under_way]
+        if len(self._maximize) > 1 or not any(one.counts for one in observations):
+            return []
+        return explorers(
+            self._space,
+            self._factors,
+            self.expectations(observations),
+            leader,
+            self._random,
+            most=most,
+            least=least,
+            allowed=allowed,
+        )
 
     def joint_standing(self, study: Study, points: Sequence[tuple[Choice, int]]) -> JointStanding | None:
         """The model's estimate of points at micro-batches, all together; ``None`` before the first measurement."""
@@ -202,6 +225,6 @@ class ModelSampler(BaseSampler):
 
 
 def _in_the_noise(observations: Sequence[Observation]) -> float:
-    """An expected improvement that would not show: half of the difference between repeated measurements."""
+    """An expected improvement that would not show: half of the difference between repeated measurements, if small."""
     noises = [one.noise for one in observations if one.logs is not None]
-    return statistics.median(noises) / 2 if noises else 0.0
+    return min(statistics.median(noises) / 2, _WORTH_IT) if noises else 0.0

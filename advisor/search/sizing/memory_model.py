@@ -26,12 +26,12 @@ from advisor.measure.measurement import SizePoint, Sizing
 from advisor.predict.prediction import Affine, MemoryPrediction
 from advisor.search.sizing.line import Line
 
-__all__ = ["DEFAULT_MARGIN", "LARGEST_BATCH", "MemoryModel", "round_batch"]
+__all__ = ["DEFAULT_MARGIN", "FEW", "LARGEST_BATCH", "MemoryModel", "round_batch"]
 
 DEFAULT_MARGIN = 0.05
 """Share of the limit that stays free: fragmentation and workspace vary between runs."""
 
-_FEW = 4
+FEW = 4
 """Below so many samples, one more may be a third of the throughput, or the difference between one and none: it is tried
 although it would leave less than the margin free. A trial that runs out of memory takes little time."""
 
@@ -44,6 +44,12 @@ _LARGEST_MARGIN = 0.3
 
 _DIGITS = 4
 """Binary digits of a rounded batch."""
+
+_LEAST_FIXED, _LEAST_PER_SAMPLE = 1e-3, 1e-5
+"""Smallest shares of a limit that are told: what is taken whatever the batch, and by each sample."""
+
+_OVER = 1.02
+"""Share of the limit that a batch which ran out of memory is taken to need."""
 
 LARGEST_BATCH = 65536
 """Largest batch to propose, whatever a flat line promises."""
@@ -142,7 +148,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             rounded: Whether to round down to the multiples of :func:`round_batch`.
         """
         largest = self._reach(limit_bytes * (1 - (self.margin if margin is None else margin)))
-        if largest < _FEW:
+        if largest < FEW:
             largest = min(largest + 1, self._reach(limit_bytes))
         if self.out_of_memory_at is not None:
             largest = min(largest, self.out_of_memory_at - 1)
@@ -153,6 +159,23 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     def _reach(self, usable_bytes: float) -> int:
         reach = min(float(LARGEST_BATCH), *(line.reaches(usable_bytes - self.offset_bytes) for line in self.lines))
         return math.floor(reach) if reach >= 1 else 0
+
+    def shares(self, limit_bytes: int) -> tuple[float, float]:
+        """What the largest batch takes, as shares of a limit: what does not depend on the batch, and each sample.
+
+        Both are above zero. They are of the line that is the peak there; where nothing fits, of the one that is the
+        peak of a single sample. Together they exceed the limit at a batch that ran out of memory.
+        """
+        batch, limit_bytes = max(1, self.largest_batch(limit_bytes, rounded=False)), max(1, limit_bytes)
+        line = max(self.lines, key=lambda one: one.at(batch))
+        need = max(line.at(batch) + self.offset_bytes, 0.0) / limit_bytes
+        slope = (line.slope if line.slope > 0 else max(one.slope for one in self.lines)) / limit_bytes
+        fixed = max(need - slope * batch, _LEAST_FIXED)
+        per_sample = max((need - fixed) / batch, _LEAST_PER_SAMPLE)
+        if self.out_of_memory_at is not None:
+            more = max(1.0, _OVER / (fixed + per_sample * self.out_of_memory_at))
+            fixed, per_sample = fixed * more, per_sample * more
+        return fixed, per_sample
 
     def largest_within_seconds(self, seconds: float) -> int:
         """The largest micro-batch whose step is predicted to take at most ``seconds``; at least 1."""

@@ -8,6 +8,8 @@ errs.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -18,10 +20,11 @@ import numpy.typing as npt
 from advisor.hardware.mesh import MeshAxis
 from advisor.search.space.space import Combination, ResolvedSpace
 
-__all__ = ["Choice", "Factors", "Floats", "Levels", "differences"]
+__all__ = ["Choice", "Factors", "Floats", "Levels", "Numbers", "differences"]
 
 Floats = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int16]
+Numbers = npt.NDArray[np.intp]
 
 _METHOD_DEVIATION = 0.15
 """Prior standard deviation of the log of a method's ratio, common to all of its settings."""
@@ -65,6 +68,8 @@ class Factors:
     Attributes:
         prior_mean: Expected main effect on the log of the seconds per sample, one for each feature.
         prior_deviation: How far off that may be: a standard deviation each.
+        sizes: Number of settings of each factor but the share of the batch; of places, those beyond the first.
+        first_number: Number of the first setting of each of these factors, where settings are counted through.
     """
 
     def __init__(self, space: ResolvedSpace) -> None:
@@ -90,6 +95,8 @@ class Factors:
             else:
                 deviations[-1] = math.hypot(_SETTING_DEVIATION, _METHOD_DEVIATION)
         self._columns = len(space.axes) + 2
+        self.sizes = (*(len(axis.settings) for axis in space.axes), len(self._devices) - 1)
+        self.first_number = (0, *itertools.accumulate(self.sizes))[:-1]
         self._names = {place: label for label, place in self._places.items()}
         self._names |= {
             (self._columns - 2, level): mesh.on_devices(count).removeprefix(" on ") or "1 device"
@@ -126,6 +133,36 @@ class Factors:
             row[-1] = self._fractions[fraction]
             rows.append(row)
         return np.array(rows, dtype=np.int16).reshape(len(rows), self._columns)
+
+    @functools.cached_property
+    def different(self) -> npt.NDArray[np.bool_]:
+        """For each two settings, the lower number first, whether they are of different factors: all pairs there are."""
+        factor = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return np.triu(factor[:, None] != factor[None, :])
+
+    @property
+    def has_one_fraction(self) -> bool:
+        """Whether every point has the largest batch of its combination."""
+        return len(self._fractions) == 1
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of settings of different factors."""
+        return int(np.count_nonzero(self.different))
+
+    def pairs_of(self, levels: Levels) -> tuple[Numbers, Numbers, Numbers]:
+        """Every pair of settings in some points: the row of each, and the numbers of its two settings."""
+        numbers = np.where(levels[:, :-1] > 0, np.array(self.first_number) + levels[:, :-1] - 1, -1)
+        found = [
+            (rows, numbers[rows, one], numbers[rows, other])
+            for one, other in itertools.combinations(range(numbers.shape[1]), 2)
+            if len(rows := np.flatnonzero((numbers[:, one] >= 0) & (numbers[:, other] >= 0)))
+        ]
+        if not found:
+            none = np.zeros(0, dtype=np.intp)
+            return none, none, none
+        rows, first, second = (np.concatenate(part) for part in zip(*found, strict=True))
+        return rows, first, second
 
     def effects(self, levels: Levels) -> Floats:
         """How much of each main effect each row has: one column for each entry of :attr:`prior_mean`."""

@@ -13,7 +13,7 @@ import contextlib
 import math
 import random
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import optuna
@@ -28,6 +28,7 @@ from advisor.search.space.explored import Explored, Point
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.study.optuna_samplers import optuna_sampler
 from advisor.search.study.rejected import tell_conflict, tell_duplicate, worst_values
 from advisor.search.study.storage import close_storage, one_at_a_time, open_study, quietly
 from advisor.search.study.study_sync import StudySync
@@ -36,9 +37,6 @@ __all__ = ["Attribute", "Proposal", "Proposer"]
 
 _REJECTIONS_PER_ASK = 4
 """Proposals that Optuna may waste (already tried, or impossible) before an untried combination is drawn instead."""
-
-_STARTUP_TRIALS = 8
-"""Completed trials before Optuna's own model is used; the enqueued seeds count."""
 
 _FEWEST_MEASURED = 8
 """Measured points before the remaining gain is estimated: with fewer, the prior dominates the model."""
@@ -89,7 +87,7 @@ class Proposer:
             started = seed + len(self._study.get_trials(deepcopy=False))
             self._random = random.Random(started)
             self._model = ModelSampler(space, self._tried, self._parameters, self._maximize, seed=started)
-            self._study.sampler = self._model if sampler is SamplerName.MODEL else _of_optuna(sampler, started)
+            self._study.sampler = self._model if sampler is SamplerName.MODEL else optuna_sampler(sampler, started)
             self._enqueue_seeds()
 
     @property
@@ -290,6 +288,15 @@ class Proposer:
             self._sync.refresh()
             return self._model.standings(self._study, [Choice(one, self._space.batch_fractions[0]) for one in others])
 
+    def explorers(
+        self, leader: Combination, *, most: int, least: float, allowed: Callable[[Combination], bool]
+    ) -> list[Combination]:
+        """Combinations to compare with a leader for what they may teach (:mod:`~advisor.search.propose.exploring`)."""
+        if self._study.sampler is not self._model:
+            return []
+        with self._quietly():
+            return self._model.explorers(self._study, leader, most, least, allowed)
+
     def joint_standing(self, points: Sequence[tuple[Combination, int]]) -> JointStanding | None:
         """The model's estimate of combinations at micro-batches, all together; ``None`` without a model."""
         if self._study.sampler is not self._model or len(self._maximize) > 1:
@@ -340,11 +347,3 @@ class Proposer:
 
     def _quietly(self) -> contextlib.AbstractContextManager[None]:
         return quietly(self._storage)
-
-
-def _of_optuna(name: SamplerName, seed: int) -> optuna.samplers.BaseSampler:
-    if name is SamplerName.RANDOM:
-        return optuna.samplers.RandomSampler(seed)
-    return optuna.samplers.TPESampler(
-        multivariate=True, group=True, constant_liar=True, seed=seed, n_startup_trials=_STARTUP_TRIALS
-    )
