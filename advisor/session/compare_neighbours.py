@@ -115,7 +115,7 @@ class Neighbours:
         others = [
             one
             for one in self._context.space.neighbours(combination)
-            if one.label not in known and self._trials.model_of(one) is None
+            if one.label not in known and self._trials.model_of(one) is None and not _adds_set_up(combination, one)
         ]
         for other in self._promising(others, combination):
             if not self._has_time:
@@ -133,13 +133,11 @@ class Neighbours:
         refused = {method for _, method in self._refused}
 
         def allowed(other: Combination) -> bool:
-            changed = _changed(combination, other)
-            added = [one for one in changed if one in other.settings]
             return not (
                 other.label in known
                 or self._trials.model_of(other) is not None
-                or starts_slowly(added)
-                or refused & {one.name for one in changed}
+                or _adds_set_up(combination, other)
+                or refused & {one.name for one in _changed(combination, other)}
             )
 
         for other in self._proposer.explorers(combination, most=_EXPLORERS, least=_LEAST_VALUE, allowed=allowed):
@@ -213,6 +211,11 @@ class Neighbours:
             return self._trials.model_of(leader)
         plainest = self._context.space.on_devices((), leader.gpu_count, leader.mesh)
         return None if plainest is None else self._trials.model_of(plainest)
+
+
+def _adds_set_up(leader: Combination, other: Combination) -> bool:
+    """Whether a combination compiles where the leader does not: that takes as long as in a trial, which says more."""
+    return starts_slowly([one for one in other.settings if one not in leader.settings])
 
 
 def _changed(one: Combination, other: Combination) -> list[MethodSetting]:

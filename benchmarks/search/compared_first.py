@@ -36,7 +36,7 @@ from benchmarks.search.trials import Trials
 __all__ = ["compared_first"]
 
 _COMPARED = 12
-"""Proposals to compare before all are timed."""
+"""Combinations that were compared or timed before every further one is timed."""
 
 
 class _Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,27 +69,30 @@ def compared_first(trials: Trials, seed: int) -> None:
     plain: list[Trial] = []
     waiting: list[_Forecast] = []
     reached: list[tuple[float, float]] = []
-    best, compared = 0.0, 0
+    known: set[str] = set()
+    best = 0.0
     while (proposal := proposer.ask()) is not None:
         largest = batches.largest(proposal.combination)
-        if not plain or proposal.hand_tuned or largest == 0 or compared >= _COMPARED:
+        if not plain or proposal.hand_tuned or largest == 0 or len(known) >= _COMPARED:
             results = timed(trials, batches, proposal)
             plain = plain or [one for one in results if is_plain(one)]
             best = with_room(trials, batches, proposal, results, best)
             tell(proposer, batches, problem, proposal, results)
             beside.saw(results)
+            known |= {one.combination.label for one in results if one.rate is not None}
         else:
             trials.compared()
-            compared += 1
             short = problem.run(proposal.combination, min(largest, plain[0].batch), generator)
             if short.rate is None:
                 lost = "memory" if short.outcome is Outcome.OUT_OF_MEMORY else "outcome"
-                known = batches.attributes(proposal.combination)
-                proposer.tell(proposal, None, {lost: 1.0}, known, excludes_combination=True)
+                memory = batches.attributes(proposal.combination)
+                proposer.tell(proposal, None, {lost: 1.0}, memory, excludes_combination=True)
             else:
                 forecast = _forecast(problem, proposal, short.batch, plain, largest, generator)
-                known = {"micro_batch": largest, "largest_batch": largest, **batches.attributes(proposal.combination)}
-                proposer.tell(proposal, forecast.rate, {}, known, noise=forecast.error)
+                sizes = {"micro_batch": largest, "largest_batch": largest}
+                attributes = sizes | batches.attributes(proposal.combination)
+                proposer.tell(proposal, forecast.rate, {}, attributes, noise=forecast.error)
+                known.add(proposal.combination.label)
                 waiting.append(forecast)
         while (leader := _next(waiting, best, usually_off(reached))) is not None:
             waiting.remove(leader)
@@ -99,10 +102,10 @@ def compared_first(trials: Trials, seed: int) -> None:
             for one in results:
                 if one.rate is not None and not one.flushed:
                     sizes = {"micro_batch": one.batch, "largest_batch": max(other.batch for other in results)}
-                    known = sizes | batches.attributes(one.combination)
-                    proposer.learn(one.combination, one.rate, known, noise=problem.noise)
+                    attributes = sizes | batches.attributes(one.combination)
+                    proposer.learn(one.combination, one.rate, attributes, noise=problem.noise)
             beside.saw(results)
-        if compared >= _COMPARED:
+        if len(known) >= _COMPARED:
             beside.compare_neighbours()
         settle(trials, batches, proposer, seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from advisor.search.propose.expectation import Expectations, Observation
 from advisor.search.propose.exploring import explorers
 from advisor.search.space.factors import Choice, Factors
-from advisor.search.space.space import Combination
+from advisor.search.space.space import Combination, ResolvedSpace
 
 from .synthetic import SETTINGS, space
 
@@ -25,12 +26,20 @@ def pairs(*combinations: Combination) -> set[tuple[str, ...]]:
     }
 
 
-def found(known: list[Combination], *, cost: float = 0.05, **bounds: float) -> list[Combination]:
+def found(
+    known: list[Combination],
+    *,
+    cost: float = 0.05,
+    of: ResolvedSpace = SPACE,
+    most: int = 4,
+    least: float = 1e-4,
+    allowed: Callable[[Combination], bool] = lambda _: True,
+) -> list[Combination]:
     """Explorers after some combinations, each setting of which costs something alone."""
     seen = [Observation(choice=Choice(one, 1.0), logs=(cost * len(one.settings),)) for one in known]
-    factors = Factors(SPACE)
-    asked = {"most": 4, "least": 1e-4, "allowed": lambda _: True} | bounds
-    return explorers(SPACE, factors, Expectations(factors, seen, (1.0,)), PLAIN, random.Random(1), **asked)  # type: ignore[arg-type]
+    factors = Factors(of)
+    expectations = Expectations(factors, seen, (1.0,))
+    return explorers(of, factors, expectations, PLAIN, random.Random(1), most=most, least=least, allowed=allowed)
 
 
 ALONE = [PLAIN, *(Combination((one,)) for axis in SPACE.axes for one in axis.settings)]
@@ -66,19 +75,9 @@ def test_only_what_is_valid_is_explored() -> None:
     torn = space(
         "precision", "checkpoint", "attention", "small_adam", "swap", fractions=(1.0,), conflicts=((first, second),)
     )
-    factors = Factors(torn)
-    seen = [Observation(choice=Choice(one, 1.0), logs=(0.0,)) for one in ALONE]
-    some = explorers(
-        torn,
-        factors,
-        Expectations(factors, seen, (1.0,)),
-        PLAIN,
-        random.Random(1),
-        most=20,
-        least=0.0,
-        allowed=lambda one: len(one.settings) < 5,
-    )
-    assert len(some) == 20
+    some = found(ALONE, cost=0.0, of=torn, most=20, least=0.0, allowed=lambda one: len(one.settings) < 5)
+    assert len(some) > 4
+    assert len({one.label for one in some}) == len(some), "each once"
     assert not any(first in one.settings and second in one.settings for one in some)
     assert PLAIN not in some
     assert all(len(one.settings) < 5 for one in some), "as the caller allows"
@@ -87,18 +86,4 @@ def test_only_what_is_valid_is_explored() -> None:
 @pytest.mark.parametrize("methods", [(), ("small_adam",)])
 def test_a_space_without_pairs_has_nothing_to_explore(methods: tuple[str, ...]) -> None:
     bare = space(*methods, fractions=(1.0,)) if methods else msgspec.structs.replace(SPACE, axes=())
-    factors = Factors(bare)
-    seen = [Observation(choice=Choice(PLAIN, 1.0), logs=(0.0,))]
-    assert (
-        explorers(
-            bare,
-            factors,
-            Expectations(factors, seen, (1.0,)),
-            PLAIN,
-            random.Random(1),
-            most=4,
-            least=1e-4,
-            allowed=lambda _: True,
-        )
-        == []
-    )
+    assert found([PLAIN], of=bare) == []

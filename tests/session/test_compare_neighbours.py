@@ -194,14 +194,23 @@ def test_after_its_neighbours_the_leader_takes_turns_with_pairs_of_settings_that
     assert len(machine.compared) == 4, "each once"
 
 
+COMPILE = use("compile", scope="model")
+COMPILING = msgspec.structs.replace(TWO, axes=(*TWO.axes, Axis(method="compile", settings=(COMPILE,))))
+
+
 def test_what_was_timed_or_compiles_at_length_is_not_compared_for_what_it_may_teach() -> None:
-    compile_ = use("compile", scope="model")
-    space = msgspec.structs.replace(TWO, axes=(*TWO.axes, Axis(method="compile", settings=(compile_,))))
-    slow, timed = on_two(BF16, CHECKPOINT, compile_), on_two(CHECKPOINT)
+    slow, timed = on_two(BF16, CHECKPOINT, COMPILE), on_two(CHECKPOINT)
     machine = Machine(Clock(), known=(PLAIN, LEADER, timed))
-    compared(machine, Model(unknown=(slow, timed, ALL)), trials=12, space=space)
+    compared(machine, Model(unknown=(slow, timed, ALL)), trials=12, space=COMPILING)
     assert ALL.label in beside(machine)
     assert not {slow.label, timed.label} & set(beside(machine))
+
+
+def test_a_neighbour_that_compiles_is_left_to_a_trial() -> None:
+    """The trap: one compilation of 30 s made comparisons look slower than trials, and no more were made."""
+    machine = Machine(Clock())
+    compared(machine, Model(), space=COMPILING)
+    assert beside(machine) == [WITH_BF16.label, WITH_CHECKPOINT.label]
 
 
 def test_comparisons_to_learn_from_end_with_the_time_of_comparisons() -> None:

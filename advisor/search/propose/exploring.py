@@ -3,8 +3,8 @@
 Two settings that each cost time and pay only together are never proposed, since each of them makes any combination look
 worse. There are too many pairs to try them one by one, but a combination of eight settings holds 28. So a pair is worth
 what it may bring the leader if it has a large interaction, times the probability of one; a combination is worth the sum
-over its pairs, as one measurement tells whether any of them has one (group testing: Dorfman, The
-detection of defective members of large populations, 1943).
+over its pairs, as one measurement tells whether any of them has one (group testing: Dorfman, The detection of defective
+members of large populations, 1943).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def explorers(
         leader: The combination that they will be compared with, on as many devices.
         generator: Random number generator.
         most: Most combinations.
-        least: Least expected decrease of the cost that is worth a comparison.
+        least: Expected decrease of the cost above which a comparison is worth it.
         allowed: Whether a combination may be chosen.
     """
     value = _value_of_pairs(factors, expectations, factors.levels([Choice(leader, space.batch_fractions[0])])[0])
@@ -64,7 +64,7 @@ def explorers(
     while len(found) < most:
         worth = success * np.bincount(rows, value[one, other], minlength=len(candidates))
         best = int(np.argmax(worth))
-        if worth[best] < least:
+        if worth[best] <= least:
             break
         found.append(candidates[best])
         value[one[rows == best], other[rows == best]] = 0.0

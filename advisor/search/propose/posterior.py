@@ -44,7 +44,13 @@ _DOUBT_OF_SCALE = math.log(2.5)
 
 
 class Scales(msgspec.Struct, frozen=True):
-    """One guess at the scales of effects."""
+    """One guess at the scales of effects.
+
+    Attributes:
+        effects: Factor on the prior standard deviations of the main effects.
+        interactions: Standard deviation of the interactions, in the log of the cost.
+        half: Micro-batch at which half of a step without any method is fixed time.
+    """
 
     effects: float
     interactions: float
