@@ -113,6 +113,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
         target_spread: Stop when the interval's half-width is below this share of the speedup.
         seconds: Start no round that would end after this many seconds.
         slower_than: Stop once the upper end of the interval is below this speedup, else ``None``.
+        faster_than: Stop once the lower end is above this one, else ``None``.
     """
 
     min_rounds: int
@@ -120,6 +121,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     target_spread: float
     seconds: float
     slower_than: float | None = None
+    faster_than: float | None = None
 
 
 def take_turns(
@@ -143,6 +145,7 @@ def take_turns(
             len(ratios) >= plan.max_rounds
             or clock() - begin + (clock() - round_begin) > plan.seconds
             or (plan.slower_than is not None and found.high < plan.slower_than)
+            or (plan.faster_than is not None and found.low > plan.faster_than)
             or (len(ratios) >= plan.min_rounds and found.relative_spread <= plan.target_spread)
         ):
             return found

@@ -185,7 +185,7 @@ class Neighbours:
         words = " and ".join(one.words for one in changed)
         self._context.progress.stage(f"comparing the leader in turn with what differs from it in {words}")
         begin = self._clock()
-        found = self._pairs.compare(pair)
+        found = self._pairs.compare(pair, roughly=True)
         self._seconds.append(self._clock() - begin)
         if found is None:
             # Most often it sets something for the whole process, as any other setting of this method would.

@@ -52,6 +52,7 @@ class Machine:
 
     def pair(self, policy: Policy, *, beside: Policy, repeat: int, **asked: Any) -> PairResult:
         self.compared.append((policy, beside))
+        assert "target_spread" not in asked, "leaders are told apart to the percent that a trial measures by default"
         self.repeats.append(repeat)
         ratio = self.rate(policy) / self.rate(beside)
         speedup = Speedup(value=ratio, low=0.98 * ratio, high=1.02 * ratio, rounds=8)

@@ -24,6 +24,10 @@ __all__ = ["Pair", "Pairs", "best_of_each", "compares_pairs"]
 _SHARES = tuple(share / 20 for share in range(20, 7, -1))
 """Shares of their own batches at which two policies may be compared; with less room another measurement says more."""
 
+_ROUGHLY = {"target_spread": 0.03, "faster_than": 1.25}
+"""Enough for the search's model, which knows other combinations to a few per cent: how much slower than by a fifth
+something is does not matter."""
+
 
 def compares_pairs(context: StudyContext) -> bool:
     """Whether a study does: for speed, at one batch each, for itself alone.
@@ -91,8 +95,16 @@ class Pairs:
                 return pair
         return None
 
-    def compare(self, pair: Pair) -> tuple[float, float] | None:
-        """Log of the first policy's throughput over the other's, and its standard error; ``None`` without a result."""
+    def compare(self, pair: Pair, *, roughly: bool = False) -> tuple[float, float] | None:
+        """Take turns until the ratio is known.
+
+        Args:
+            pair: The policies.
+            roughly: As well as a search needs it; otherwise to tell leaders apart.
+
+        Returns:
+            Log of the first policy's throughput over the other's, and its standard error; ``None`` without a result.
+        """
         limits, key = self._context.budget.limits, (pair.one.key, pair.other.key)
         slow_start = any(get_method(setting.name).slow_start for setting in (*pair.one.methods, *pair.other.methods))
         result = self._trials.pair(
@@ -102,6 +114,7 @@ class Pairs:
             hard_limit_seconds=limits.hard_limit_seconds(None, slow_start=slow_start),
             memory_limit_bytes=self._usable_bytes(pair.one.gpu_count),
             repeat=self._made[key],
+            **(_ROUGHLY if roughly else {}),
         )
         self._made[key] += 1
         if result.outcome is not Outcome.OK or result.speedup is None:

@@ -23,8 +23,6 @@ _MOST_STEPS = 200
 """In one turn, which takes many steps, or one long one."""
 
 _ROUNDS = (4, 40)
-_TARGET_SPREAD = 0.01
-"""Enough for a comparison: half-width of the ratio's interval."""
 
 
 def compare_pair(bench: Bench[PairTrial]) -> PairResult:
@@ -65,6 +63,10 @@ def compare_pair(bench: Bench[PairTrial]) -> PairResult:
         own, others = turns_of(one, spec.policy, batches), turns_of(other, spec.beside, other_batches)
         bench.tell("taking turns")
         plan = TurnPlan(
-            min_rounds=_ROUNDS[0], max_rounds=_ROUNDS[1], target_spread=_TARGET_SPREAD, seconds=spec.measure_seconds
+            min_rounds=_ROUNDS[0],
+            max_rounds=_ROUNDS[1],
+            target_spread=spec.target_spread,
+            seconds=spec.measure_seconds,
+            faster_than=spec.faster_than,
         )
         return spec.ended(Outcome.OK, speedup=take_turns(own, others, plan, lambda: world.agreed(time.perf_counter())))
