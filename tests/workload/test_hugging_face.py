@@ -86,6 +86,16 @@ def test_an_unknown_type_names_the_near_ones() -> None:
         load_workload(resolve_source("hf:gtp2"))
 
 
+def test_an_unknown_type_that_is_a_folder_with_a_config_is_named_as_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "qwen").mkdir()
+    (tmp_path / "qwen" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WorkloadError, match=r"Of the folder qwen that is here, give the path: \./qwen\."):
+        load_workload(resolve_source("hf:qwen"))
+
+
 def test_a_family_without_batches_is_refused_with_those_that_have_some_and_the_way_out() -> None:
     families = "causal language model, masked .*CTC speech recognizer, .*question answering model"
     with pytest.raises(WorkloadError, match=rf"{families}; .*heads for 'sam'.*Write a Python file"):
