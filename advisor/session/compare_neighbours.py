@@ -46,7 +46,7 @@ _HOPE = 1.0
 """Standard deviations by which a combination may be better than the search's model expects. More of them would compare
 what hardly ever leads, and the trials that this takes the time of say more."""
 
-_EXPLORERS = 4
+_EXPLORERS = 10
 """Most combinations that are compared with the leader after a trial because of what they may teach."""
 
 _LEAST_VALUE = 0.001

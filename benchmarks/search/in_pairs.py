@@ -38,7 +38,7 @@ MOST_AT_END = 30
 HOPE = 1.0
 """Standard deviations by which a neighbour may be better than expected, as in a session."""
 
-EXPLORERS = 4
+EXPLORERS = 10
 """Most combinations that are compared with a leader because of what they may teach, as in a session."""
 
 LEAST_VALUE = 0.001

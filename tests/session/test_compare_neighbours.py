@@ -118,7 +118,7 @@ class Model:
     def explorers(
         self, leader: Combination, *, most: int, least: float, allowed: Callable[[Combination], bool]
     ) -> list[Combination]:
-        assert (leader, most, least) == (LEADER, 4, 0.001)
+        assert (leader, most, least) == (LEADER, 10, 0.001)
         return [one for one in self.unknown if allowed(one)]
 
     def learn(self, combination: Combination, value: float, attributes: Any, *, noise: float, beside: InTurn) -> None:
