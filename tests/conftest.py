@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,9 +24,6 @@ _READ_BY_MODELS = {"LOSS_SCALE", "MODEL_HIDDEN", "MODEL_LAYERS", "NOBODY_READS_T
 # Test processes share the cores, and every worker that they start inherits this: threads that wait for each other
 # on a busy machine make small steps a hundred times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# Started with nohup, the tests would ignore it, and so would all commands that they start and hang up on.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # Libraries read it when they are imported. No test asks the network.
 

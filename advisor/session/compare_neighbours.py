@@ -81,7 +81,7 @@ class Neighbours:
         self._pairs = Pairs(context, trials)
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._known: set[str] | None = None
-        self._seconds: list[float] = []
+        self._seconds: dict[bool, list[float]] = {False: [], True: []}  # for leaders that compile, and for others
         self._learned = self._explored = self._failed = 0
         self._refused: set[tuple[str, str]] = set()
 
@@ -118,7 +118,7 @@ class Neighbours:
             if one.label not in known and self._trials.model_of(one) is None and not _adds_set_up(combination, one)
         ]
         for other in self._promising(others, combination):
-            if not self._has_time:
+            if not self._has_time(combination):
                 return
             known.add(other.label)
             if not self._is_refused(combination, other):
@@ -127,9 +127,9 @@ class Neighbours:
 
     def _explore(self, leader: Candidate, rate: float, known: set[str]) -> None:
         """Compare a few combinations because of what they may teach."""
-        if not self._has_time or self._failed > self._explored + _MORE_FAILURES:
-            return
         combination = Combination.of(leader.policy)
+        if not self._has_time(combination) or self._failed > self._explored + _MORE_FAILURES:
+            return
         refused = {method for _, method in self._refused}
 
         def allowed(other: Combination) -> bool:
@@ -141,13 +141,13 @@ class Neighbours:
             )
 
         for other in self._proposer.explorers(combination, most=_EXPLORERS, least=_LEAST_VALUE, allowed=allowed):
-            if not self._has_time:
+            if not self._has_time(combination):
                 return
             known.add(other.label)
-            before, tried = self._learned, len(self._seconds)
+            before, tried = self._learned, self._made
             self._compare(leader, other, rate)
             self._explored += self._learned - before
-            self._failed += len(self._seconds) - tried - (self._learned - before)
+            self._failed += self._made - tried - (self._learned - before)
 
     def _is_refused(self, leader: Combination, other: Combination) -> bool:
         """Whether one of its methods could not take turns with the leader."""
@@ -162,15 +162,20 @@ class Neighbours:
         return sorted(able, key=lambda one: at_best[one.label])
 
     @property
-    def _has_time(self) -> bool:
+    def _made(self) -> int:
+        return sum(map(len, self._seconds.values()))
+
+    def _has_time(self, leader: Combination) -> bool:
+        """Whether there is time for a comparison with a leader: one that compiles takes longer in each."""
         budget = self._context.budget
         trials = budget.durations.trial_seconds
-        if len(self._seconds) >= _MOST or not budget.may_start_trial or not trials:
+        if self._made >= _MOST or not budget.may_start_trial or not trials:
             return False
-        expected = statistics.median(self._seconds) if self._seconds else _WORTH_IT * statistics.median(trials)
-        if len(self._seconds) >= _FEWEST_TIMED and expected > _WORTH_IT * statistics.median(trials):
+        alike = self._seconds[starts_slowly(leader.settings)]
+        expected = statistics.median(alike) if alike else _WORTH_IT * statistics.median(trials)
+        if len(alike) >= _FEWEST_TIMED and expected > _WORTH_IT * statistics.median(trials):
             return False
-        return sum(self._seconds) + expected <= _SHARE * sum(trials)
+        return sum(map(sum, self._seconds.values())) + expected <= _SHARE * sum(trials)
 
     def _compare(self, leader: Candidate, other: Combination, rate: float) -> None:
         combination = Combination.of(leader.policy)
@@ -186,7 +191,7 @@ class Neighbours:
         self._context.progress.stage(f"comparing the leader in turn with what differs from it in {words}")
         begin = self._clock()
         found = self._pairs.compare(pair, roughly=True)
-        self._seconds.append(self._clock() - begin)
+        self._seconds[starts_slowly(combination.settings)].append(self._clock() - begin)
         if found is None:
             # Most often it sets something for the whole process, as any other setting of this method would.
             if len({one.name for one in changed}) == 1:

@@ -260,7 +260,7 @@ class PairTrial(Trial[PairResult], frozen=True, kw_only=True, tag="pair"):
     Attributes:
         beside: The other policy, on as many devices.
         target_spread: Half-width of the ratio's interval that is enough.
-        faster_than: Speedup over the other policy that is enough to know.
+        faster_than: Stop once the policy is certainly faster than the other one by more than this factor.
     """
 
     beside: Policy

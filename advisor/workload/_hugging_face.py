@@ -79,7 +79,7 @@ def _config(location: str) -> Any:
             near = difflib.get_close_matches(location, known, n=4, cutoff=0.5)
             hint = f" Did you mean {' or '.join('hf:' + name for name in near)}?" if near else ""
             if (path / "config.json").is_file():
-                hint = f" Of the folder {location} that is here, give the path: ./{location}."
+                hint += f" There is a folder {location} with a config.json here; to use it, write ./{location}."
             raise WorkloadError(
                 f"hf: takes a model type that transformers {transformers.__version__} knows ({len(known)} of them), "
                 f"or a repository such as hf:google-bert/bert-base-uncased, but got {'hf:' + location!r}.{hint}"

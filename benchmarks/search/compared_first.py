@@ -1,11 +1,11 @@
-"""Our strategy as in a session for ``faster`` on one device: compare a dozen proposals, then time every one.
+"""Our strategy as in a session for ``faster`` on one device: compare until a dozen are known, then time every proposal.
 
-The dozen are compared with plain training by short alternating steps, at plain training's largest batch or at their own
-if that is smaller. The ratio is three quarters as noisy as a trial (:mod:`benchmarks.search.pairs`). Speed at their own
-batch is extrapolated from the speedup and from the line through plain training's two batches, with the errors that a
-session assumes. What may lead by a session's rule (:mod:`advisor.decide.leader`) is timed at once. After the dozen
-every proposal is timed, and what differs from the leader in one method is compared with it, as on several devices.
-Comparisons are counted separately: one takes about a fifth of the time of a trial.
+The first ones are compared with plain training by short alternating steps, at plain training's largest batch or at
+their own if that is smaller. The ratio is three quarters as noisy as a trial (:mod:`benchmarks.search.pairs`). Speed at
+their own batch is extrapolated from the speedup and from the line through plain training's two batches, with the errors
+that a session assumes. What may lead by a session's rule (:mod:`advisor.decide.leader`) is timed at once. After the
+dozen every proposal is timed, and what differs from the leader in one method is compared with it, as on several
+devices. Comparisons are counted separately: one takes about a fifth of the time of a trial.
 
 Where plain training does not fit, a session times every proposal, and so does this strategy. On several devices it is
 :mod:`benchmarks.search.in_pairs`.

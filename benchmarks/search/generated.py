@@ -10,8 +10,8 @@ left for plain training, which may not fit.
 The rule: seeds below 1,000 with the families of ``DEVELOPMENT`` are for development, and may be looked at and tuned to.
 Seeds from 7,000,000 on, and the families of ``HELD_BACK``, are held out. They are run once a search is finished, the
 result is reported, and nothing in the search is changed because of it; otherwise the next evaluation needs another
-range. The seeds from 1,000,000, 2,000,000, 3,000,000, 4,000,000 and 5,000,000 on and the families of ``SPENT`` were
-used to judge earlier searches.
+range. The seeds from each lower million on and the families of ``SPENT`` were used to judge earlier searches; those of
+``HELD_BACK`` judged the last three, and none was developed on them.
 """
 
 from __future__ import annotations

@@ -141,7 +141,8 @@ def test_a_search_that_nobody_reads_goes_on_and_its_answer_is_stored(
     with stream("shown", "ascii") as out, stream() as gone:
         assert run(*command, stdout=out, stderr=gone) == 0
     text = Path("shown").read_text("ascii")
-    assert "Confirmed" in text
+    assert "\nMeasured\n" in text
+    assert "\nWhy\n" in text, "to the end, whatever was measured"
     assert "+-" in text
     answer = load_answer(StudyFolder(tmp_path / "out"))
     assert answer is not None

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import sqlite3
 import subprocess
 import termios
@@ -238,6 +239,7 @@ def test_a_server_that_does_not_answer_is_taken_to_be_gone(server: ForkServer, m
 
 
 def in_terminal(terminal: int) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under nohup ignore it, and so would the command
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 

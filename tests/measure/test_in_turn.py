@@ -134,6 +134,7 @@ def test_what_may_still_be_faster_is_compared_to_the_end() -> None:
 def test_it_ends_early_when_clearly_faster_than_is_worth_knowing() -> None:
     assert Machine([1.0], [2.0]).compare(faster_than=1.25).rounds < 3, "that much faster it is after a round or two"
     assert Machine([1.0], [1.2]).compare(faster_than=1.25).rounds == 10
+    assert Machine([1.0], [2.0]).compare(faster_than=1.25, min_rounds=4).rounds == 4, "a single stall decides nothing"
 
 
 def test_the_inverse_is_that_of_the_other_training() -> None:

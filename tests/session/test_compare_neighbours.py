@@ -172,7 +172,7 @@ def test_the_search_learns_the_ratio_and_what_it_was_beside() -> None:
     assert turn.ratio == pytest.approx(2.0)
 
 
-def test_how_much_slower_than_a_fifth_it_is_takes_no_time_to_find_out() -> None:
+def test_of_what_is_slower_than_a_fifth_it_is_not_found_out_by_how_much() -> None:
     """The trap: knowing each ratio to a percent took nearly as long as a trial, so that after two no more were made."""
     machine = Machine(Clock())
     compared(machine, Model())
@@ -269,6 +269,16 @@ def test_comparisons_take_at_most_half_of_the_time_of_the_trials(seconds: float,
     machine = Machine(Clock(), seconds=seconds)
     compared(machine, Model())
     assert len(machine.compared) == number
+
+
+def test_how_long_leaders_that_compile_took_says_nothing_of_others() -> None:
+    machine = Machine(Clock())
+    context = study(candidates=TRIED, space=TWO)
+    context.budget.durations.trial_seconds += [20.0] * 12
+    found = Neighbours(context, machine, Model(), clock=machine.clock)  # type: ignore[arg-type]
+    found._seconds[True] += [15.0, 15.0]
+    found.compare(12)
+    assert beside(machine) == [WITH_BF16.label, WITH_CHECKPOINT.label]
 
 
 def test_where_a_comparison_takes_more_than_half_of_a_trials_time_two_are_enough() -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,15 @@ class Thing:
     """Something that a weak reference can point to."""
 
 
+@pytest.fixture
+def not_under_nohup() -> Iterator[None]:
+    """A search that is to outlive its terminal ignores SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("not_under_nohup")
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_is_lost_in_a_callback_is_raised_at_the_next_look(
     name: signal.Signals, monkeypatch: pytest.MonkeyPatch

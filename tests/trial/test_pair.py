@@ -32,7 +32,8 @@ def policy(*methods: MethodSetting, micro_batch: int = 4, count: int = 1) -> Pol
 
 
 def pair(one: Policy, other: Policy, **changes: object) -> PairTrial:
-    trial: PairTrial = spec(kind=PairTrial, policy=one, beside=other, measure_seconds=1.0, **changes)
+    asked = {"measure_seconds": 1.0, **changes}
+    trial: PairTrial = spec(kind=PairTrial, policy=one, beside=other, **asked)
     return trial
 
 
@@ -46,6 +47,15 @@ def test_two_batches_take_turns_in_the_same_processes_pair_after_pair(runner: Ru
         assert result.speedup.rounds >= 1
         assert result.speedup.low < result.speedup.value < result.speedup.high
     assert second.warm
+
+
+def test_a_pair_ends_once_its_ratio_is_known_as_well_as_was_asked(runner: Runner) -> None:
+    """Many small samples in a step take far less time each than one alone."""
+    one, other = policy(micro_batch=32), policy(micro_batch=1)
+    for repeat, enough in enumerate(({"faster_than": 1.01}, {"target_spread": 100.0}), start=20):
+        result = runner.run(pair(one, other, repeat=repeat, measure_seconds=30.0, **{"target_spread": 1e-6, **enough}))
+        assert result.speedup is not None, result
+        assert result.speedup.rounds == 4, "the fewest"
 
 
 def test_ranks_take_turns_with_different_methods(runner: Runner) -> None:

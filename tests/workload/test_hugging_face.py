@@ -92,7 +92,7 @@ def test_an_unknown_type_that_is_a_folder_with_a_config_is_named_as_a_path(
     (tmp_path / "qwen").mkdir()
     (tmp_path / "qwen" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(WorkloadError, match=r"Of the folder qwen that is here, give the path: \./qwen\."):
+    with pytest.raises(WorkloadError, match=r"a folder qwen with a config.json here; to use it, write \./qwen\."):
         load_workload(resolve_source("hf:qwen"))
 
 

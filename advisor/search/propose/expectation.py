@@ -26,7 +26,8 @@ _MEMORY_NOISE = 0.02
 """Standard deviation of a peak relative to its limit."""
 
 _AT_LEAST = 1.2
-"""Share of the limit that a combination is taken to need if not even one sample fits, unless it needs less."""
+"""Share of the limit that a combination is taken to need if not even one sample fits, unless it is known to need
+less."""
 
 _PEAKS = Spreads(effects=1.0, interactions=0.05, noise=_MEMORY_NOISE)
 
