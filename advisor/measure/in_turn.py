@@ -108,7 +108,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     """When to stop.
 
     Attributes:
-        min_rounds: Fewest rounds, unless time runs out or it is slower; the first one is always completed.
+        min_rounds: Fewest rounds, unless time or ``slower_than`` ends it before; the first one is always completed.
         max_rounds: Most rounds.
         target_spread: Stop when the interval's half-width is below this share of the speedup.
         seconds: Start no round that would end after this many seconds.

@@ -81,7 +81,7 @@ class Neighbours:
         self._pairs = Pairs(context, trials)
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware)
         self._known: set[str] | None = None
-        self._seconds: dict[bool, list[float]] = {False: [], True: []}  # for leaders that compile, and for others
+        self._seconds: dict[bool, list[float]] = {False: [], True: []}  # by whether the leader compiles
         self._learned = self._explored = self._failed = 0
         self._refused: set[tuple[str, str]] = set()
 

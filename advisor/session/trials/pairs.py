@@ -11,7 +11,7 @@ from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_measured, is_outpaced, why_not_eligible
 from advisor.decide.noise import SMALLEST_NOISE
 from advisor.goal import GoalKind
-from advisor.methods.catalogue import get_method
+from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel, round_batch
 from advisor.search.space.space import Combination
@@ -107,7 +107,7 @@ class Pairs:
             Log of the first policy's throughput over the other's, and its standard error; ``None`` without a result.
         """
         limits, key = self._context.budget.limits, (pair.one.key, pair.other.key)
-        slow_start = any(get_method(setting.name).slow_start for setting in (*pair.one.methods, *pair.other.methods))
+        slow_start = starts_slowly((*pair.one.methods, *pair.other.methods))
         result = self._trials.pair(
             pair.one,
             beside=pair.other,

@@ -52,6 +52,12 @@ def test_spaces_and_noise_have_the_documented_sizes() -> None:
         assert one.space.recipes
 
 
+def test_where_nothing_would_fit_there_is_memory_for_what_needs_least() -> None:
+    usual, without_room = Generated(SMALL), Generated(741)
+    assert without_room.limit_bytes > usual.limit_bytes
+    assert without_room.best_rate > 0
+
+
 def test_the_best_is_the_best_of_all(problem: Generated) -> None:
     best = max(
         problem.rate(combination, batch)

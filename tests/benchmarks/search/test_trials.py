@@ -185,3 +185,13 @@ def test_as_in_a_session_a_dozen_are_compared_and_timed_only_if_they_may_lead() 
     assert last > 4 * first, (
         "0.14 to 0.17 of the optimum at first, 0.78 to 0.91 at the end, on several machines and seeds"
     )
+
+
+def test_where_plain_training_does_not_fit_neighbours_are_compared_once_a_dozen_were_timed() -> None:
+    problem = Generated(150)
+    assert (problem.space.gpu_counts, problem.rate(PLAIN, 1)) == ((1,), 0.0)
+    before, after = (Trials(problem, budget, seed=0) for budget in (12, 20))
+    for trials in (before, after):
+        search(STRATEGIES["ours, model, a dozen compared first"], trials, 0)
+    assert before.comparisons == 0, "there is nothing to compare the first ones with"
+    assert after.comparisons > 0
