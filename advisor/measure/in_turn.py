@@ -108,12 +108,11 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     """When to stop.
 
     Attributes:
-        min_rounds: Fewest rounds, unless time or ``slower_than`` ends it before; the first one is always completed.
+        min_rounds: Fewest rounds; the first one is always completed.
         max_rounds: Most rounds.
         target_spread: Stop when the interval's half-width is below this share of the speedup.
         seconds: Start no round that would end after this many seconds.
         slower_than: Stop once the upper end of the interval is below this speedup, else ``None``.
-        faster_than: Stop once the lower end is above this speedup, else ``None``.
     """
 
     min_rounds: int
@@ -121,7 +120,6 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     target_spread: float
     seconds: float
     slower_than: float | None = None
-    faster_than: float | None = None
 
 
 def take_turns(
@@ -145,15 +143,9 @@ def take_turns(
             len(ratios) >= plan.max_rounds
             or clock() - begin + (clock() - round_begin) > plan.seconds
             or (plan.slower_than is not None and found.high < plan.slower_than)
-            or (len(ratios) >= plan.min_rounds and _is_known(found, plan))
+            or (len(ratios) >= plan.min_rounds and found.relative_spread <= plan.target_spread)
         ):
             return found
-
-
-def _is_known(found: Speedup, plan: TurnPlan) -> bool:
-    return found.relative_spread <= plan.target_spread or (
-        plan.faster_than is not None and found.low > plan.faster_than
-    )
 
 
 def speedup_of(ratios: Sequence[float]) -> Speedup:

@@ -260,12 +260,10 @@ class PairTrial(Trial[PairResult], frozen=True, kw_only=True, tag="pair"):
     Attributes:
         beside: The other policy, on as many devices.
         target_spread: Half-width of the ratio's interval that is enough.
-        faster_than: Stop once the policy is certainly faster than the other one by more than this factor.
     """
 
     beside: Policy
     target_spread: float = 0.01
-    faster_than: float | None = None
 
 
 class SplitTrial(Trial[SplitResult], frozen=True, kw_only=True, tag="split"):

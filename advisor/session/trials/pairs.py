@@ -24,9 +24,8 @@ __all__ = ["Pair", "Pairs", "best_of_each", "compares_pairs"]
 _SHARES = tuple(share / 20 for share in range(20, 7, -1))
 """Shares of their own batches at which two policies may be compared; with less room another measurement says more."""
 
-_ROUGHLY = {"target_spread": 0.03, "faster_than": 1.25}
-"""Enough for the search's model, which knows other combinations to a few per cent. Of what is slower than the leader by
-more than a fifth, it does not matter by how much."""
+_ROUGHLY = {"target_spread": 0.03}
+"""Enough for the search's model, which knows other combinations to a few per cent."""
 
 
 def compares_pairs(context: StudyContext) -> bool:
@@ -100,8 +99,7 @@ class Pairs:
 
         Args:
             pair: The policies.
-            roughly: As well as a search needs it, and no further once the first is clearly faster; otherwise to tell
-                leaders apart.
+            roughly: As well as a search needs it; otherwise to tell leaders apart.
 
         Returns:
             Log of the first policy's throughput over the other's, and its standard error; ``None`` without a result.

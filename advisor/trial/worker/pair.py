@@ -67,6 +67,5 @@ def compare_pair(bench: Bench[PairTrial]) -> PairResult:
             max_rounds=_ROUNDS[1],
             target_spread=spec.target_spread,
             seconds=spec.measure_seconds,
-            faster_than=spec.faster_than,
         )
         return spec.ended(Outcome.OK, speedup=take_turns(own, others, plan, lambda: world.agreed(time.perf_counter())))
