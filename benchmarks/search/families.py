@@ -113,6 +113,25 @@ def triangular(generator: np.random.Generator, settings: int) -> np.ndarray:
     return generator.triangular(-0.45, 0.05, 0.45, settings)
 
 
+def two_sided(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Laplace effects: sharply peaked at a small cost, with large ones on either side."""
+    return np.clip(generator.laplace(0.02, 0.16, settings), -1.0, 1.0)
+
+
+def ranked(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """The settings of a method are evenly spaced from its best to its worst, in any order."""
+    best, worst = -generator.exponential(0.2), generator.exponential(0.15)
+    effects: np.ndarray = generator.permutation(np.linspace(best, worst, settings))
+    return effects
+
+
+def two_kinds(generator: np.random.Generator, settings: int) -> np.ndarray:
+    """Of two methods in five every setting saves time, about a sixth; of the others every one costs about an eighth."""
+    if generator.random() < 0.4:
+        return -generator.gamma(3.0, 0.06, settings)
+    return generator.gamma(3.0, 0.045, settings)
+
+
 DEVELOPMENT = ("normal", "heavy tailed", "mostly useless", "correlated")
 """Families for developing the search."""
 
@@ -126,10 +145,13 @@ SPENT = (
     "dominated",
     "two humped",
     "skewed",
+    "ramped",
+    "one saver",
+    "triangular",
 )
 """Families that have been used to judge an earlier search."""
 
-HELD_BACK = ("ramped", "one saver", "triangular")
+HELD_BACK = ("two sided", "ranked", "two kinds")
 """Held-out families for judging the search."""
 
 FAMILIES: dict[str, Family] = {
@@ -149,5 +171,8 @@ FAMILIES: dict[str, Family] = {
     "ramped": ramped,
     "one saver": one_saver,
     "triangular": triangular,
+    "two sided": two_sided,
+    "ranked": ranked,
+    "two kinds": two_kinds,
 }
 """Name -> family."""

@@ -7,11 +7,12 @@ import random
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import pytest
 
 from advisor.search.propose.expectation import Expectations, Observation
-from advisor.search.propose.exploring import explorers
-from advisor.search.space.factors import Choice, Factors
+from advisor.search.propose.exploring import explorers, worth_of_learning
+from advisor.search.space.factors import Choice, Factors, Floats
 from advisor.search.space.space import Combination, ResolvedSpace
 
 from .synthetic import SETTINGS, space
@@ -87,3 +88,42 @@ def test_only_what_is_valid_is_explored() -> None:
 def test_a_space_without_pairs_has_nothing_to_explore(methods: tuple[str, ...]) -> None:
     bare = space(*methods, fractions=(1.0,)) if methods else msgspec.structs.replace(SPACE, axes=())
     assert found([PLAIN], of=bare) == []
+
+
+def worth(*points: Combination, known: list[Combination], failed: tuple[Combination, ...] = ()) -> Floats:
+    """What trials of some points may lead to, after combinations each setting of which costs something alone."""
+    seen = [Observation(choice=Choice(one, 1.0), logs=(0.05 * len(one.settings),)) for one in known]
+    seen += [Observation(choice=Choice(one, 1.0), failed=True) for one in failed]
+    factors = Factors(SPACE)
+    leader, *levels = factors.levels(Choice(one, 1.0) for one in (PLAIN, *points))
+    return worth_of_learning(factors, Expectations(factors, seen, (1.0,)), leader, np.array(levels))
+
+
+PAIR = Combination((SETTINGS["attention"][0], SETTINGS["swap"][0]))
+OTHER_PAIR = Combination((SETTINGS["checkpoint"][0], SETTINGS["precision"][0]))
+BOTH = Combination(tuple(sorted((*PAIR.settings, *OTHER_PAIR.settings), key=lambda one: one.name)))
+
+
+def test_a_trial_is_worth_the_sum_of_its_pairs_and_one_without_a_pair_nothing() -> None:
+    single, pair, other, both = worth(ALONE[1], PAIR, OTHER_PAIR, BOTH, known=ALONE)
+    assert single == 0.0
+    assert pair > 0
+    assert both > 2 * (pair + other), "six pairs instead of one each"
+
+
+def test_what_was_measured_is_not_worth_learning_again() -> None:
+    before, after = (worth(PAIR, BOTH, known=[*ALONE, *more]) for more in ([], [PAIR]))
+    assert after[0] < before[0] / 10
+    assert before[1] > after[1] > before[1] / 2, "its five other pairs are left"
+
+
+def test_what_will_probably_fail_teaches_nothing() -> None:
+    failed = tuple(Combination((*PAIR.settings, one)) for one in SETTINGS["precision"])
+    assert worth(PAIR, known=ALONE, failed=failed) < worth(PAIR, known=ALONE) / 2
+
+
+def test_before_and_after_nothing_is_left_no_point_is_no_error() -> None:
+    factors = Factors(SPACE)
+    expectations = Expectations(factors, [Observation(choice=Choice(PLAIN, 1.0), logs=(0.0,))], (1.0,))
+    leader, none = factors.levels([Choice(PLAIN, 1.0)])[0], factors.levels([])
+    assert worth_of_learning(factors, expectations, leader, none).shape == (0,)

@@ -20,7 +20,7 @@ def proposer(of: ResolvedSpace, seed: int = 0, maximize: tuple[bool, ...] = (Tru
 
 
 def trials_until_noise(seed: int, effects: float, most: int = 60) -> tuple[int, Proposer]:
-    """Trials until four times in a row nothing above the noise is expected, where effects are so large."""
+    """Trials until four times in a row hardly anything is expected, where effects are so large."""
     instance, generator = Instance(seed), random.Random(seed)
     of = {label: generator.gauss(0, effects) for label in instance.effects}
     one = proposer(instance.space(), seed)
@@ -31,16 +31,16 @@ def trials_until_noise(seed: int, effects: float, most: int = 60) -> tuple[int, 
         seconds = math.exp(sum(of[setting.label] for setting in proposal.settings) + generator.gauss(0, 0.02))
         one.tell(proposal, 1 / seconds, noise=0.02)
         left = one.gain_left()
-        in_a_row = in_a_row + 1 if left is not None and left.is_noise else 0
+        in_a_row = in_a_row + 1 if left is not None and left.is_negligible else 0
         if in_a_row == 4:
             return number, one
     return most + 1, one
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_there_is_only_noise_it_is_over_after_some_twenty_of_384(seed: int) -> None:
+def test_where_there_is_only_noise_it_is_over_after_some_forty_of_384(seed: int) -> None:
     number, one = trials_until_noise(seed, effects=0.0)
-    assert number <= 35
+    assert number <= 50
     left = one.gain_left()
     assert left is not None
     assert left.noise == 0.02
@@ -61,7 +61,7 @@ def test_what_it_ends_with_is_nearly_always_near_the_best() -> None:
             if rate is not None and seconds is not None and rate > best:
                 best, best_seconds = rate, seconds
             left = one.gain_left()
-            in_a_row = in_a_row + 1 if left is not None and left.is_noise else 0
+            in_a_row = in_a_row + 1 if left is not None and left.is_negligible else 0
         near += best_seconds <= 1.05 * instance.least
     assert near >= 18
 
@@ -77,7 +77,7 @@ def test_it_is_not_over_while_a_large_gain_is_likely() -> None:
     left = one.gain_left()
     assert left is not None
     assert left.expected > 0.2
-    assert not left.is_noise
+    assert not left.is_negligible
 
 
 def test_nothing_is_said_before_the_recipes_had_their_turn() -> None:

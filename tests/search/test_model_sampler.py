@@ -222,6 +222,27 @@ def test_where_the_model_promises_nothing_every_second_proposal_takes_it_to_be_w
     assert statistics.median(needed) <= 30
 
 
+def test_two_settings_that_pay_only_together_are_found_by_trials_that_teach_of_many_pairs() -> None:
+    """Without trials for what they teach, three of these twelve take 25 to 29."""
+    of = space("precision", "checkpoint", "attention", "small_adam", "swap", fractions=(1.0,))
+    needed = []
+    for seed in range(12):
+        generator = random.Random(seed)
+        pair = [generator.choice(axis.settings) for axis in generator.sample(of.axes, 2)]
+        one = proposer(of, seed=seed)
+        settings: tuple[MethodSetting, ...] = ()
+        number = 0
+        while number < 40 and not (len(settings) == 2 and all(each in settings for each in pair)):
+            proposal = asked(one)
+            settings = proposal.combination.settings
+            number += 1
+            together = all(each in settings for each in pair)
+            costs = 0.06 * len(settings) - 0.35 * together + generator.gauss(0, 0.01)
+            one.tell(proposal, math.exp(-costs), noise=0.01)
+        needed.append(number)
+    assert max(needed) <= 23, needed
+
+
 def test_the_same_observations_make_one_model_whatever_is_asked_of_it() -> None:
     one = proposer(Instance(0).space())
     for rate in (100.0, 90.0, 95.0):

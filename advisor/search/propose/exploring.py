@@ -1,10 +1,11 @@
-"""Choose combinations to learn from, not to win: those that hold pairs of settings about which nothing is known.
+"""Combinations to learn from, not to win with: those that hold pairs of settings about which nothing is known.
 
 Two settings that each cost time and pay only together are never proposed, since each of them makes any combination look
 worse. There are too many pairs to try them one by one, but a combination of eight settings holds 28. So a pair is worth
 what it may bring the leader if it has a large interaction, times the probability of one; a combination is worth the sum
 over its pairs, as one measurement tells whether any of them has one (group testing: Dorfman, The detection of defective
-members of large populations, 1943).
+members of large populations, 1943). Where two trainings fit into memory a short comparison with the leader tells that
+(:func:`explorers`), otherwise only a trial (:func:`worth_of_learning`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from advisor.search.propose.sparse_effects import DEVIATION
 from advisor.search.space.factors import Choice, Factors, Floats, Levels
 from advisor.search.space.space import Combination, ResolvedSpace
 
-__all__ = ["explorers"]
+__all__ = ["explorers", "worth_of_learning"]
 
 _DRAWS = 400
 """Combinations to choose from."""
@@ -69,6 +70,24 @@ def explorers(
         found.append(candidates[best])
         value[one[rows == best], other[rows == best]] = 0.0
     return found
+
+
+def worth_of_learning(factors: Factors, expectations: Expectations, leader: Levels, levels: Levels) -> Floats:
+    """What a trial of each point may lead to, by a large interaction that it would reveal.
+
+    Args:
+        factors: The factors of the space.
+        expectations: What is known.
+        leader: The levels of the leader.
+        levels: The points, one row of levels each.
+
+    Returns:
+        The expected relative decrease of the cost below the least so far.
+    """
+    value = _value_of_pairs(factors, expectations, leader)
+    rows, one, other = factors.pairs_of(levels)
+    worth: Floats = np.bincount(rows, value[one, other], minlength=len(levels)) * expectations.success(levels)
+    return worth
 
 
 def _value_of_pairs(factors: Factors, expectations: Expectations, leader: Levels) -> Floats:

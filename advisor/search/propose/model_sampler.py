@@ -3,11 +3,12 @@
 Optuna's samplers choose each parameter from a density or a model of numbers. Here every valid combination is known,
 usually a few thousand, so the sampler computes the expected improvement (Jones, Schonlau and Welch, Efficient global
 optimization of expensive black-box functions, 1998, section 4.1) of each under the model of
-:mod:`advisor.search.propose.cost_model` and takes the largest. Ties go to fewer methods.
+:mod:`advisor.search.propose.cost_model` and takes the largest. What a combination may lead to by what it teaches
+(:mod:`advisor.search.propose.exploring`) counts as well, if it is more. Ties go to fewer methods.
 
-Once no more than half of the noise is expected, the model has nothing more to say. Every second proposal is then the
-most promising one if the model is wrong: it may be overconfident about rarely tried settings, such as a method seen
-once, beside another that it does not combine well with.
+Once no more than half of the noise is expected of either, the model has nothing more to say. Every second proposal is
+then the most promising one if the model is wrong: it may be overconfident about rarely tried settings, such as a method
+seen once, beside another that it does not combine well with.
 
 With two objectives (cost and latency) it improves their weighted product, with another weight for every trial (Knowles,
 ParEGO, 2006, section 2): every second time at the corner of the frontier, where a percent of one weighs as much as a
@@ -28,12 +29,12 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from advisor.search.propose.expectation import Expectation, Expectations, Observation
-from advisor.search.propose.exploring import explorers
+from advisor.search.propose.exploring import explorers, worth_of_learning
 from advisor.search.propose.history import observations_of
 from advisor.search.propose.pool import Pool
 from advisor.search.propose.standing import JointStanding, Standing
 from advisor.search.space.explored import Explored
-from advisor.search.space.factors import Choice, Factors, Levels
+from advisor.search.space.factors import Choice, Factors, Floats, Levels
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
 
@@ -163,14 +164,19 @@ class ModelSampler(BaseSampler):
         return JointStanding(mean=mean, covariance=covariance)
 
     def largest_improvement(self, study: Study) -> float | None:
-        """The largest expected improvement of an untried point, as a share of the cost; ``None`` if nothing counts."""
+        """The largest expected improvement by an untried point, or by what it teaches, as a share of the cost.
+
+        ``None`` if nothing counts.
+        """
         observations = [one for one in self.observations(study) if not one.under_way]
         if not any(one.counts for one in observations):
             return None
         largest = 0.0
         for weights in self._corners:
-            _, _, expectation = self._look(observations, self.expectations(observations, weights))
-            largest = max(largest, float(np.max(expectation.improvement, initial=0.0)))
+            expectations = self.expectations(observations, weights)
+            _, levels, expectation = self._look(observations, expectations)
+            learning = self._learning(observations, expectations, levels)
+            largest = max(largest, float(np.max(np.maximum(expectation.improvement, learning), initial=0.0)))
         return largest
 
     @property
@@ -184,17 +190,29 @@ class ModelSampler(BaseSampler):
         return (share, 1 - share)
 
     def _chosen(self, observations: Sequence[Observation], weights: Sequence[float]) -> Choice | None:
-        points, levels, expectation = self._look(observations, self.expectations(observations, weights))
+        expectations = self.expectations(observations, weights)
+        points, levels, expectation = self._look(observations, expectations)
         if not points:
             return None
         improvement = expectation.improvement
-        if improvement.max() < _in_the_noise(observations) and sum(one.tried for one in observations) % 2:
+        learning = self._learning(observations, expectations, levels)
+        if learning.max() > improvement.max():
+            improvement = learning
+        elif improvement.max() < _in_the_noise(observations) and sum(one.tried for one in observations) % 2:
             improvement = expectation.if_wrong
         elif improvement.max() < _NOTHING:
             improvement = expectation.success * np.exp(expectation.mean.min() - expectation.mean)
         near = np.flatnonzero(improvement >= (1 - _TIE) * improvement.max())
         simplest = min(near, key=lambda one: (np.count_nonzero(levels[one, :-2]), levels[one, -2], -improvement[one]))
         return points[int(simplest)]
+
+    def _learning(self, observations: Sequence[Observation], expectations: Expectations, levels: Levels) -> Floats:
+        """What trials of points may lead to by what they teach; zeros for two objectives, and before anything ran."""
+        able = self._factors.levels(one.choice for one in observations if one.counts)
+        if len(self._maximize) > 1 or not len(able):
+            return np.zeros(len(levels))
+        leader = able[int(np.argmin(expectations.standing(able).mean))]
+        return worth_of_learning(self._factors, expectations, leader, levels)
 
     def _look(
         self, observations: Sequence[Observation], expectations: Expectations

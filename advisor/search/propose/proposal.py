@@ -14,6 +14,13 @@ __all__ = ["Attribute", "GainLeft", "InTurn", "Proposal", "SamplerName"]
 Attribute = str | int | float | bool | None
 """What can be written beside a trial."""
 
+_LITTLE = 0.005
+"""An expected improvement that is not worth four more trials, however noisy they are.
+
+With half of the noise alone 99 generated problems (:mod:`benchmarks.search.generated`) ended after a median of 13
+trials with an answer 3.6 % behind the optimum in the mean; so they end after 18, and 2.9 % behind. After 40 it is
+2.5 %."""
+
 
 class SamplerName(enum.Enum):
     """How proposals are chosen."""
@@ -66,7 +73,8 @@ class GainLeft(msgspec.Struct, frozen=True, kw_only=True):
     """What a search can hope for still.
 
     Attributes:
-        expected: The largest expected improvement of anything untried, as a share of the least cost so far.
+        expected: The largest expected improvement by anything untried, itself or what it may lead to, as a share of
+            the least cost so far.
         noise: Relative difference between repetitions of the measurements so far.
     """
 
@@ -75,6 +83,10 @@ class GainLeft(msgspec.Struct, frozen=True, kw_only=True):
     measured: int
 
     @property
-    def is_noise(self) -> bool:
-        """Whether the improvement is lost in the noise: an expectation of half of it is a chance of one that shows."""
-        return self.expected < self.noise / 2
+    def is_negligible(self) -> bool:
+        """Whether the improvement is lost in the noise, and little.
+
+        An expectation of half of the noise is a chance of an improvement that shows. Where measurements are noisy, much
+        less is worth further trials: the model has all of them.
+        """
+        return self.expected < min(self.noise / 2, _LITTLE)
