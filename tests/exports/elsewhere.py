@@ -31,7 +31,8 @@ BESIDE = {
 }
 """Name of a trainer -> what its tests need beside it."""
 OURS = (
-    "filelock msgspec nvidia-ml-py optuna platformdirs psutil rich scipy sqlalchemy pytest pytest-timeout pytest-xdist"
+    "filelock msgspec nvidia-ml-py optuna platformdirs psutil rich scipy sqlalchemy threadpoolctl "
+    "pytest pytest-timeout pytest-xdist"
 )
 """What this project and its tests need of what no trainer brings."""
 ON_DEVICES = ("lightning", "torchtitan")

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import optuna
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from advisor.errors import OutputFolderError
 from advisor.methods.setting import use
+from advisor.search.propose.model_sampler import ModelSampler
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.study.sampler import Proposal, Proposer
 
@@ -348,3 +350,27 @@ def test_a_method_that_is_put_off_is_proposed_in_no_combination_and_counts_as_un
     assert not any(use("small_adam") in proposal.settings for proposal in proposals)
     assert len(proposals) == of.count * 4 // 2
     assert one.untried == of.count * 4 // 2
+
+
+def test_its_linear_algebra_has_one_thread_and_the_process_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More threads make small matrices slower, and the environment would limit the trials, too."""
+
+    def threads() -> list[int]:
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    inside = []
+    one = proposer(space(*SMALL))
+    propose = ModelSampler.sample_relative
+    monkeypatch.setattr(
+        ModelSampler, "sample_relative", lambda *given: (inside.append(threads()), propose(*given))[1], raising=True
+    )
+    with threadpool_limits(2, user_api="blas"):
+        for _ in range(3):
+            proposal = one.ask()
+            assert proposal is not None
+            one.tell(proposal, 100.0)
+        after = threads()
+    assert inside
+    assert all(each == [1] * len(after) for each in inside)
+    assert after == [2] * len(after)
+    assert after

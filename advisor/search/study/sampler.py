@@ -13,7 +13,7 @@ import contextlib
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import optuna
@@ -28,6 +28,7 @@ from advisor.search.space.explored import Explored, Point
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.study.one_thread import on_one_thread
 from advisor.search.study.optuna_samplers import optuna_sampler
 from advisor.search.study.rejected import tell_conflict, tell_duplicate, worst_values
 from advisor.search.study.storage import close_storage, one_at_a_time, open_study, quietly
@@ -336,14 +337,12 @@ class Proposer:
     def _proposal(self, trial: optuna.trial.Trial, choice: Choice, point: Point) -> Proposal:
         self._open[trial.number] = trial
         self._tried.start(point)
-        name, hand_tuned = names_of(self._space, choice)
+        (combination, fraction), (name, tuned) = choice, names_of(self._space, choice)
         return Proposal(
-            number=trial.number,
-            combination=choice.combination,
-            batch_fraction=choice.fraction,
-            recipe_name=name,
-            hand_tuned=hand_tuned,
+            number=trial.number, combination=combination, batch_fraction=fraction, recipe_name=name, hand_tuned=tuned
         )
 
-    def _quietly(self) -> contextlib.AbstractContextManager[None]:
-        return quietly(self._storage)
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        with quietly(self._storage), on_one_thread():
+            yield
