@@ -16,6 +16,7 @@ from advisor.search.study.storage import put_aside_damaged
 from advisor.session.answer.emit import put_right
 from advisor.session.preparation import Preparation, prepare
 from advisor.session.request import TuneRequest
+from advisor.session.setup.bytecode import notes_on_bytecode
 from advisor.session.setup.other_load import notes_on_device, notes_on_load
 from advisor.session.setup.ranks import failing_together, launch_identity
 from advisor.session.setup.same_model import OF_ANOTHER_STUDY, identity_in, what_has_changed
@@ -131,6 +132,7 @@ def _notes(preparation: Preparation, kept: StudyMarker, folder: StudyFolder) -> 
     if kept.memory_limit_bytes > preparation.memory.limit_bytes:
         notes.append("less memory is free now than when this study began; its limit was kept")
     notes += notes_on_device(preparation.hardware)
+    notes += notes_on_bytecode()
     if preparation.request.wait_idle_seconds is None:
         notes += notes_on_load(preparation.hardware)
     if aside := put_aside_damaged(folder.database):
