@@ -35,6 +35,6 @@ def notes_on_bytecode(library: str = "torch") -> list[str]:
     else:
         reason = f"{folder} cannot be written"
     return [
-        f"Python compiles {library} and other libraries anew in every process, because {reason}: they take twice as long"
-        f" to load. Compile them once: python -m compileall -q {shlex.quote(str(folder.parent))}"
+        f"Python compiles {library} and other libraries anew in every process, because {reason}: they take twice as "
+        f"long to load. Compile them once: python -m compileall -q {shlex.quote(str(folder.parent))}"
     ]
