@@ -1,4 +1,4 @@
-"""Stop the search early when nothing untried is expected to be better by what shows, or by half a percent."""
+"""Stop the search early when the expected gain is below half of the noise and below half a percent."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ one more if it is forecast to fit exactly, and only neighbours that may well be 
 it (not yet in the rows of *in pairs* from before that day). Since 2026-11-27 *in pairs* and *a dozen compared first*
 also compare the leader with up to ten combinations of pairs of settings about which little is known, after each trial;
 no pair of methods disagrees here on what is set for the whole process. Since the evening of that day (the held-out
-problems) all of *ours, model* take a trial for what it may teach of such pairs, if that is worth more. A comparison is
-as noisy here as a trial; *in pairs* and *a dozen compared first* three quarters of that, as the noisiest recorded table
-shows (median standard errors of pairs that alternate for two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74 times the
-noise of the table's trials), or *twice the noise*. It takes seconds, about a fifth of a trial, and counts as that in
-*within 30*, *within 40* and *trials and comparisons* (and, since 2026-11-26, in the budget). The other columns count
+problems) all of *ours, model* take a trial for what it may teach about such pairs, if that is worth more. A comparison
+is as noisy here as a trial; *in pairs* and *a dozen compared first* three quarters of that, as the noisiest recorded
+table shows (median standard errors of pairs that alternate for two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74 times
+the noise of the table's trials), or *twice the noise*. It takes seconds, about a fifth of a trial, and counts as that
+in *within 30*, *within 40* and *trials and comparisons* (and, since 2026-11-26, in the budget). The other columns count
 trials alone. *Comparisons*: the median number until convergence, over the seeds that converged, those before that
 answer included."""
 

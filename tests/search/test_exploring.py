@@ -90,13 +90,19 @@ def test_a_space_without_pairs_has_nothing_to_explore(methods: tuple[str, ...]) 
     assert found([PLAIN], of=bare) == []
 
 
-def worth(*points: Combination, known: list[Combination], failed: tuple[Combination, ...] = ()) -> Floats:
+def worth(
+    *points: Combination,
+    known: list[Combination],
+    failed: tuple[Combination, ...] = (),
+    under_way: tuple[Combination, ...] = (),
+) -> Floats:
     """What trials of some points may lead to, after combinations each setting of which costs something alone."""
     seen = [Observation(choice=Choice(one, 1.0), logs=(0.05 * len(one.settings),)) for one in known]
     seen += [Observation(choice=Choice(one, 1.0), failed=True) for one in failed]
     factors = Factors(SPACE)
     leader, *levels = factors.levels(Choice(one, 1.0) for one in (PLAIN, *points))
-    return worth_of_learning(factors, Expectations(factors, seen, (1.0,)), leader, np.array(levels))
+    pending = factors.levels(Choice(one, 1.0) for one in under_way)
+    return worth_of_learning(factors, Expectations(factors, seen, (1.0,)), leader, np.array(levels), pending)
 
 
 PAIR = Combination((SETTINGS["attention"][0], SETTINGS["swap"][0]))
@@ -122,8 +128,14 @@ def test_what_will_probably_fail_teaches_nothing() -> None:
     assert worth(PAIR, known=ALONE, failed=failed) < worth(PAIR, known=ALONE) / 2
 
 
-def test_before_and_after_nothing_is_left_no_point_is_no_error() -> None:
+def test_what_a_pending_trial_will_tell_is_not_worth_another() -> None:
+    pair, both = worth(PAIR, BOTH, known=ALONE, under_way=(PAIR,))
+    assert pair == 0.0
+    assert both == pytest.approx((worth(BOTH, known=ALONE) - worth(PAIR, known=ALONE)).item(), rel=0.1)
+
+
+def test_no_points_are_worth_nothing() -> None:
     factors = Factors(SPACE)
     expectations = Expectations(factors, [Observation(choice=Choice(PLAIN, 1.0), logs=(0.0,))], (1.0,))
     leader, none = factors.levels([Choice(PLAIN, 1.0)])[0], factors.levels([])
-    assert worth_of_learning(factors, expectations, leader, none).shape == (0,)
+    assert worth_of_learning(factors, expectations, leader, none, none).shape == (0,)

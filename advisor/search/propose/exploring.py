@@ -72,7 +72,9 @@ def explorers(
     return found
 
 
-def worth_of_learning(factors: Factors, expectations: Expectations, leader: Levels, levels: Levels) -> Floats:
+def worth_of_learning(
+    factors: Factors, expectations: Expectations, leader: Levels, levels: Levels, under_way: Levels
+) -> Floats:
     """What a trial of each point may lead to, by a large interaction that it would reveal.
 
     Args:
@@ -80,11 +82,14 @@ def worth_of_learning(factors: Factors, expectations: Expectations, leader: Leve
         expectations: What is known.
         leader: The levels of the leader.
         levels: The points, one row of levels each.
+        under_way: Points whose trials are pending: their pairs will be known.
 
     Returns:
         The expected relative decrease of the cost below the least so far.
     """
     value = _value_of_pairs(factors, expectations, leader)
+    _, one, other = factors.pairs_of(under_way)
+    value[one, other] = 0.0
     rows, one, other = factors.pairs_of(levels)
     worth: Floats = np.bincount(rows, value[one, other], minlength=len(levels)) * expectations.success(levels)
     return worth
@@ -92,7 +97,7 @@ def worth_of_learning(factors: Factors, expectations: Expectations, leader: Leve
 
 def _value_of_pairs(factors: Factors, expectations: Expectations, leader: Levels) -> Floats:
     """Of each pair of settings: what it is expected to bring the leader, as far as that is not known already."""
-    places = factors.first_number[-1]  # on other devices nothing could take turns with the leader
+    places = factors.first_number[-1]  # pairs of methods only: devices have an effect of their own on everything
     one, other = np.nonzero(factors.different[:places, :places])
     settings = [(column, level) for column, size in enumerate(factors.sizes) for level in range(1, size + 1)]
     column, level = np.array(settings, dtype=np.intp).reshape(-1, 2).T

@@ -6,7 +6,7 @@ optimization of expensive black-box functions, 1998, section 4.1) of each under 
 :mod:`advisor.search.propose.cost_model` and takes the largest. What a combination may lead to by what it teaches
 (:mod:`advisor.search.propose.exploring`) counts as well, if it is more. Ties go to fewer methods.
 
-Once no more than half of the noise is expected of either, the model has nothing more to say. Every second proposal is
+Otherwise, once no more than half of the noise is expected, the model has nothing more to say. Every second proposal is
 then the most promising one if the model is wrong: it may be overconfident about rarely tried settings, such as a method
 seen once, beside another that it does not combine well with.
 
@@ -46,6 +46,10 @@ _TIE = 0.05
 _NOTHING = 5e-4
 """Below this expected improvement no trial is worth a failure: combinations that probably work and are about as good as
 the best come first, instead of those that would be far better if they worked."""
+
+_LEAST_LEARNING = 1e-5
+"""What a trial may lead to, below which none is for what it teaches. Pairs of settings are many, so each is worth
+little: with :data:`_NOTHING` three generated problems of four with a pair that pays were not solved any more."""
 
 _WORTH_IT = 0.01
 """An expected improvement that is worth a trial, however noisy one is: the model has the others, too."""
@@ -163,21 +167,23 @@ class ModelSampler(BaseSampler):
         mean, covariance = self.expectations(observations).joint(levels, [batch for _, batch in points])
         return JointStanding(mean=mean, covariance=covariance)
 
-    def largest_improvement(self, study: Study) -> float | None:
-        """The largest expected improvement by an untried point, or by what it teaches, as a share of the cost.
+    def largest_improvement(self, study: Study) -> tuple[float, float] | None:
+        """The largest expected improvement of an untried point, and the largest by what one teaches.
 
-        ``None`` if nothing counts.
+        Both are shares of the cost; ``None`` if nothing counts. What points teach is zero in the study of another
+        sampler, which would try none for that.
         """
         observations = [one for one in self.observations(study) if not one.under_way]
         if not any(one.counts for one in observations):
             return None
-        largest = 0.0
+        largest = learning = 0.0
         for weights in self._corners:
             expectations = self.expectations(observations, weights)
             _, levels, expectation = self._look(observations, expectations)
-            learning = self._learning(observations, expectations, levels)
-            largest = max(largest, float(np.max(np.maximum(expectation.improvement, learning), initial=0.0)))
-        return largest
+            largest = max(largest, float(np.max(expectation.improvement, initial=0.0)))
+            if study.sampler is self:
+                learning = max(learning, float(np.max(self._learning(observations, expectations, levels), initial=0.0)))
+        return largest, learning
 
     @property
     def _corners(self) -> list[tuple[float, ...]]:
@@ -196,7 +202,7 @@ class ModelSampler(BaseSampler):
             return None
         improvement = expectation.improvement
         learning = self._learning(observations, expectations, levels)
-        if learning.max() > improvement.max():
+        if learning.max() > max(improvement.max(), _LEAST_LEARNING):
             improvement = learning
         elif improvement.max() < _in_the_noise(observations) and sum(one.tried for one in observations) % 2:
             improvement = expectation.if_wrong
@@ -212,7 +218,8 @@ class ModelSampler(BaseSampler):
         if len(self._maximize) > 1 or not len(able):
             return np.zeros(len(levels))
         leader = able[int(np.argmin(expectations.standing(able).mean))]
-        return worth_of_learning(self._factors, expectations, leader, levels)
+        under_way = self._factors.levels(one.choice for one in observations if one.under_way)
+        return worth_of_learning(self._factors, expectations, leader, levels, under_way)
 
     def _look(
         self, observations: Sequence[Observation], expectations: Expectations

@@ -18,11 +18,11 @@ __all__ = ["on_one_thread"]
 
 def on_one_thread() -> AbstractContextManager[Any]:
     """Limit the linear algebra libraries of this process to one thread, and restore their limits afterwards."""
-    limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    limited: AbstractContextManager[Any] = _libraries().limit(limits=1)
     return limited
 
 
 @functools.cache
 def _libraries() -> ThreadpoolController:
     """Those that are loaded; to find them takes milliseconds."""
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")

@@ -272,11 +272,11 @@ class Proposer:
             waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if waiting or len(measured) < _FEWEST_MEASURED:
                 return None
-            expected = self._model.largest_improvement(self._study)
-        if expected is None:
+            found = self._model.largest_improvement(self._study)
+        if found is None:
             return None
         noise = statistics.median(one.noise for one in measured)
-        return GainLeft(expected=expected, noise=noise, measured=len(measured))
+        return GainLeft(expected=found[0], learning=found[1], noise=noise, measured=len(measured))
 
     def standings(self, others: Iterable[Combination] = ()) -> dict[str, Standing]:
         """Label -> the model's estimate of each tried combination that may win, and of others, from all measurements.
@@ -344,5 +344,5 @@ class Proposer:
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
-        with quietly(self._storage), on_one_thread():
+        with on_one_thread(), quietly(self._storage):
             yield

@@ -15,6 +15,8 @@ from pathlib import Path
 
 __all__ = ["notes_on_bytecode"]
 
+_INSTALLED_IN = ("site-packages", "dist-packages")
+
 
 def notes_on_bytecode(library: str = "torch") -> list[str]:
     """A note for the user if the library has no bytecode and gets none; it is not imported.
@@ -25,16 +27,18 @@ def notes_on_bytecode(library: str = "torch") -> list[str]:
     found = importlib.util.find_spec(library)
     if found is None or found.origin is None or found.cached is None or os.path.exists(found.cached):
         return []
-    folder = Path(found.origin).parent
-    if sys.dont_write_bytecode:
-        reason = (
-            "PYTHONDONTWRITEBYTECODE is set" if os.environ.get("PYTHONDONTWRITEBYTECODE") else "it was told so (-B)"
-        )
-    elif os.access(folder, os.W_OK):
-        return []
+    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        folder = Path(found.origin).parent
+        every = folder.parent if folder.parent.name in _INSTALLED_IN else folder
+        reason = "PYTHONDONTWRITEBYTECODE is set"
+        fix = f"Compile them once: {shlex.join([sys.executable, '-m', 'compileall', '-q', str(every)])}"
     else:
-        reason = f"{folder} cannot be written"
+        place = next(one for one in Path(found.cached).parents if one.exists())
+        if os.access(place, os.W_OK):
+            return []
+        reason = f"{place} cannot be written"
+        fix = "Set PYTHONPYCACHEPREFIX to a folder that can be, or have whoever may write it run python -m compileall"
     return [
         f"Python compiles {library} and other libraries anew in every process, because {reason}: they take twice as "
-        f"long to load. Compile them once: python -m compileall -q {shlex.quote(str(folder.parent))}"
+        f"long to load. {fix}"
     ]
