@@ -62,7 +62,7 @@ def resolve_source(model: str | Path) -> WorkloadSource:
     text = str(model)
     if isinstance(model, str) and text.startswith("hf:"):
         named = text.removeprefix("hf:")
-        if named.startswith(_PATHS):
+        if named.startswith(_PATHS) or named.endswith(".json"):
             return resolve_source(Path(named))
         return _hub_repository(named) if "/" in named else _hugging_face_type(named)
     path = path_of(text, "MODEL", WorkloadError)
@@ -159,7 +159,7 @@ def _module(name: str) -> WorkloadSource:
 
 def _hugging_face_type(model_type: str) -> WorkloadSource:
     """A model type. Whether transformers knows it is checked where transformers is loaded: in the worker."""
-    if not _MODEL_TYPE.fullmatch(model_type) or model_type.endswith(".json"):
+    if not _MODEL_TYPE.fullmatch(model_type):
         raise WorkloadError(
             f"hf: takes a model type of transformers such as hf:bert, but got {quoted('hf:' + model_type)}. "
             "For one model's sizes name its repository, such as hf:google-bert/bert-base-uncased, or give the path of "

@@ -276,7 +276,8 @@ class Proposer:
         if found is None:
             return None
         noise = statistics.median(one.noise for one in measured)
-        return GainLeft(expected=found[0], learning=found[1], noise=noise, measured=len(measured))
+        expected, learning = found
+        return GainLeft(expected=expected, learning=learning, noise=noise, measured=len(measured))
 
     def standings(self, others: Iterable[Combination] = ()) -> dict[str, Standing]:
         """Label -> the model's estimate of each tried combination that may win, and of others, from all measurements.
@@ -337,7 +338,8 @@ class Proposer:
     def _proposal(self, trial: optuna.trial.Trial, choice: Choice, point: Point) -> Proposal:
         self._open[trial.number] = trial
         self._tried.start(point)
-        (combination, fraction), (name, tuned) = choice, names_of(self._space, choice)
+        combination, fraction = choice
+        name, tuned = names_of(self._space, choice)
         return Proposal(
             number=trial.number, combination=combination, batch_fraction=fraction, recipe_name=name, hand_tuned=tuned
         )
