@@ -123,6 +123,17 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """What the tests are made of lives to their end, and need not be gone through by every garbage collection."""
     gc.enable()
+    _exempt_what_is_left()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a file has imported lives on too. What its fixtures held is gone by now."""
+    if nextitem is not None and nextitem.path != item.path:
+        _exempt_what_is_left()
+
+
+def _exempt_what_is_left() -> None:
     gc.collect()
     gc.freeze()
 

@@ -2,10 +2,11 @@
 
     python -m tests.cuda_device.prediction_table MODEL...    # in a process that sees a GPU
 
-Every policy at both batches (of long models, at the larger one) is measured and predicted on the device, and at the
-larger batch by profile too, by the functions that trials call. The models are those of the benchmark with fewer blocks:
-two, and one in the largest stage of a convolutional network. Widths and batches stay, so that the same kernels run, and
-one segment is less than 3 % of the memory.
+Plain training and three other policies, which take turns from model to model so that each is there with at least five
+of them, are measured and predicted on the device and by profile at the larger batch, by the functions that trials call.
+The models are those of the benchmark with fewer blocks: two, and one in the largest stage of a convolutional network.
+Widths stay, so that the same kernels run, and one segment is less than 3 % of the memory. Two models have rows at both
+batches.
 """
 
 from __future__ import annotations
@@ -34,13 +35,18 @@ from benchmarks.allocator_page import AIMS, BATCHES, POLICIES, Case, errors_of
 from benchmarks.allocator_prediction import predicted, source_of, specs_of
 from tests.cuda_device.machine import Machine
 
-__all__ = ["check", "rows_of"]
+__all__ = ["MODELS", "check", "policies_of", "rows_of"]
 
 _BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}}
 """The blocks of a MobileNet are all different."""
 
-_LONG = ("bart", "convnext", "mamba", "mobilenet", "swin", "t5", "whisper")
-"""Models whose steps have many operators: the larger batch alone."""
+MODELS = {
+    "sequences": ("bart", "by_hand", "gpt2", "llama", "mamba", "mixtral", "opt", "roberta", "t5"),
+    "images": ("convnext", "mobilenet", "regnet", "swin", "vit", "whisper"),
+}
+_PLAIN, *_OTHERS = POLICIES
+_TURN = 3
+_BOTH_BATCHES = ("gpt2", "regnet")
 
 
 def rows_of(models: Sequence[str]) -> CompletedProcess[str]:
@@ -49,11 +55,17 @@ def rows_of(models: Sequence[str]) -> CompletedProcess[str]:
     return Machine(time=0.05).run(command, capture_output=True)
 
 
+def policies_of(model: str) -> tuple[str, ...]:
+    """The policies of a model's rows."""
+    start = _TURN * [each for kind in MODELS.values() for each in kind].index(model)
+    return (_PLAIN, *(_OTHERS[(start + place) % len(_OTHERS)] for place in range(_TURN)))
+
+
 def check(model: str, ended: CompletedProcess[str]) -> None:
     """Assert that all rows of a model are there, and that they meet the aims of the whole table."""
     of_all = (msgspec.json.decode(line, type=Case) for line in ended.stdout.splitlines())
     cases = [case for case in of_all if case.model == model]
-    expected = {(policy, batch) for policy in POLICIES for batch in _batches(model)}
+    expected = {(policy, batch) for policy in policies_of(model) for batch in _batches(model)}
     assert {(case.policy, case.batch) for case in cases} == expected, ended.stderr
     for side, of_side in (("on_device", cases), ("by_profile", [case for case in cases if case.batch == BATCHES[-1]])):
         known = {f"{case.policy} {case.batch}": errors_of(case, side) for case in of_side if getattr(case, side)}
@@ -78,9 +90,9 @@ def _rows(model: str) -> Iterator[Case]:
     hardware = detect_hardware("cuda")
     source = source_of(model)
     known: dict[bytes, MemoryPrediction] = {}
-    for name, methods in POLICIES.items():
+    for name in policies_of(model):
         for batch in _batches(model):
-            policy = Policy(methods=methods, micro_batch=batch)
+            policy = Policy(methods=POLICIES[name], micro_batch=batch)
             specs = specs_of(hardware, source, policy, **_BLOCKS.get(model, {"blocks": 2}))
             case = Case(model=model, policy=name, batch=batch, device=hardware.name, versions={})
             try:
@@ -100,7 +112,7 @@ def _rows(model: str) -> Iterator[Case]:
 
 
 def _batches(model: str) -> tuple[int, ...]:
-    return BATCHES[-1:] if model in _LONG else BATCHES
+    return BATCHES if model in _BOTH_BATCHES else BATCHES[-1:]
 
 
 def _measured(spec: TimeTrial) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """Predictions against torch's allocator on the device, for images and sound; the aims are those of the whole table.
 
-Nine policies for each model of fewer blocks, on the device at both batches of the table (of long models at the larger
-one), by profile at the larger one.
+Four policies for each model of fewer blocks, on the device and by profile.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.cuda_device.prediction_table import check, rows_of
+from tests.cuda_device.prediction_table import MODELS, check, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-MODELS = ["convnext", "mobilenet", "regnet", "swin", "vit", "whisper"]
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +21,6 @@ def ended(request: pytest.FixtureRequest) -> CompletedProcess[str]:
     return rows_of(asked)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", MODELS["images"])
 def test_what_is_predicted_is_what_the_allocator_takes(model: str, ended: CompletedProcess[str]) -> None:
     check(model, ended)
