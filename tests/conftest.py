@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from advisor.hardware import contention
 from advisor.trial.process import fork_client
 from advisor.trial.process.fork_client import servers_are_kept
 from tests import quick_workers
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from tests.distributed.ranks import Launcher
 
 _USUAL_SERVER = fork_client._COMMAND
+_PAIRS = ("_MOST_PAIRS", "_PROCESSES")
+_USUAL_PAIRS: dict[str, int] = {}
 
 _READ_BY_MODELS = {"LOSS_SCALE", "MODEL_HIDDEN", "MODEL_LAYERS", "NOBODY_READS_THIS"}
 """Variables of tests that no library looks at: one process forks the workers of all of them."""
@@ -42,9 +46,20 @@ def nothing_is_kept_for_the_user(tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(autouse=True, scope="session")
 def trials_take_short_turns() -> Iterator[None]:
-    """Those of this process and of its workers; a command that a test starts takes as long as a user's."""
+    """Those of this process and of its workers; a command that a test starts takes as long as a user's.
+
+    A vague promise is confirmed in two pairs of processes instead of up to five, and others are watched for a moment.
+    """
+    from advisor.session.answer import wrapper_runs
+    from advisor.session.setup import other_load
+
     quick_workers.hurry()
     with pytest.MonkeyPatch.context() as patch:
+        for name in _PAIRS:
+            _USUAL_PAIRS[name] = getattr(wrapper_runs, name)
+            patch.setattr(wrapper_runs, name, 2)
+        patch.setattr(wrapper_runs, "other_load", functools.partial(contention.other_load, seconds=0.05))
+        patch.setattr(other_load, "_SECONDS", 0.05)
         patch.setattr(fork_client, "_COMMAND", quick_workers.COMMAND)
         patch.setattr(fork_client, "_READ_LATE", fork_client._READ_LATE | _READ_BY_MODELS)
         yield
@@ -55,6 +70,15 @@ def at_usual_speed() -> Iterator[None]:
     """Measurements of this process take the time that they take for a user."""
     with quick_workers.usual_speed():
         yield
+
+
+@pytest.fixture
+def as_many_pairs_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vague promise is confirmed in as many pairs of processes as for a user."""
+    from advisor.session.answer import wrapper_runs
+
+    for name, value in _USUAL_PAIRS.items():
+        monkeypatch.setattr(wrapper_runs, name, value)
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ from tests.session.contexts import study
 from tests.session.ledgers import InMemory
 from tests.session.unguarded import UNGUARDED
 
+pytestmark = pytest.mark.usefixtures("as_many_pairs_as_usual")
+
 BEST = measured(150, use("checkpoint", every=1))
 SECOND = measured(130, use("checkpoint", every=2))
 THIRD = measured(120, use("checkpoint", every=3))

@@ -19,6 +19,8 @@ from tests.decide.examples import baseline, measured
 from tests.session import contexts
 from tests.session.test_conclude import FakeTrials, conclude
 
+pytestmark = pytest.mark.usefixtures("as_many_pairs_as_usual")
+
 BASELINE = baseline(100)
 KEEPS = use("retain_freed_memory")
 WINNER = measured(220, use("channels_last"), KEEPS)
