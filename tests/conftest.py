@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tests.distributed.ranks import Launcher
 
 _USUAL_SERVER = fork_client._COMMAND
-_PAIRS = ("_MOST_PAIRS", "_PROCESSES")
-_USUAL_PAIRS: dict[str, int] = {}
 
 _READ_BY_MODELS = {"LOSS_SCALE", "MODEL_HIDDEN", "MODEL_LAYERS", "NOBODY_READS_THIS"}
 """Variables of tests that no library looks at: one process forks the workers of all of them."""
@@ -45,24 +43,25 @@ def nothing_is_kept_for_the_user(tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(autouse=True, scope="session")
-def trials_take_short_turns() -> Iterator[None]:
+def trials_take_short_turns() -> Iterator[dict[str, int]]:
     """Those of this process and of its workers; a command that a test starts takes as long as a user's.
 
     A vague promise is confirmed in two pairs of processes instead of up to five, and others are watched for a moment.
+    Yields how many it is for a user.
     """
     from advisor.session.answer import wrapper_runs
     from advisor.session.setup import other_load
 
     quick_workers.hurry()
+    usual = {name: getattr(wrapper_runs, name) for name in ("_MOST_PAIRS", "_PROCESSES")}
     with pytest.MonkeyPatch.context() as patch:
-        for name in _PAIRS:
-            _USUAL_PAIRS[name] = getattr(wrapper_runs, name)
+        for name in usual:
             patch.setattr(wrapper_runs, name, 2)
         patch.setattr(wrapper_runs, "other_load", functools.partial(contention.other_load, seconds=0.05))
         patch.setattr(other_load, "_SECONDS", 0.05)
         patch.setattr(fork_client, "_COMMAND", quick_workers.COMMAND)
         patch.setattr(fork_client, "_READ_LATE", fork_client._READ_LATE | _READ_BY_MODELS)
-        yield
+        yield usual
 
 
 @pytest.fixture
@@ -73,11 +72,11 @@ def at_usual_speed() -> Iterator[None]:
 
 
 @pytest.fixture
-def as_many_pairs_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_many_pairs_as_usual(trials_take_short_turns: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A vague promise is confirmed in as many pairs of processes as for a user."""
     from advisor.session.answer import wrapper_runs
 
-    for name, value in _USUAL_PAIRS.items():
+    for name, value in trials_take_short_turns.items():
         monkeypatch.setattr(wrapper_runs, name, value)
 
 

@@ -89,7 +89,7 @@ class Neighbours:
     def notes(self) -> list[str]:
         """What was done, for the user."""
         kinds = [
-            (self._learned - self._explored, "that differ from a leader in one method took turns with it"),
+            (self._learned - self._explored, "one method away from a leader took turns with it"),
             (self._explored, "took turns with a leader to learn how methods act together"),
         ]
         return [

@@ -62,7 +62,7 @@ def resolve_source(model: str | Path) -> WorkloadSource:
     text = str(model)
     if isinstance(model, str) and text.startswith("hf:"):
         named = text.removeprefix("hf:")
-        if named.startswith(_PATHS) or named.endswith(".json"):
+        if named.startswith(_PATHS) or named.endswith(("/", ".json")):
             return resolve_source(Path(named))
         return _hub_repository(named) if "/" in named else _hugging_face_type(named)
     path = path_of(text, "MODEL", WorkloadError)

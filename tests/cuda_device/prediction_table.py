@@ -2,8 +2,8 @@
 
     python -m tests.cuda_device.prediction_table MODEL...    # in a process that sees a GPU
 
-Plain training and three other policies, which take turns from model to model so that each is there with at least five
-of them, are measured and predicted on the device and by profile at the larger batch, by the functions that trials call.
+Plain training and three other policies of each model, every policy with at least five models that take it, are measured
+and predicted on the device and by profile at the larger batch, by the functions that trials call.
 The models are those of the benchmark with fewer blocks: two, and one in the largest stage of a convolutional network.
 Widths stay, so that the same kernels run, and one segment is less than 3 % of the memory. Two models have rows at both
 batches.
@@ -35,17 +35,37 @@ from benchmarks.allocator_page import AIMS, BATCHES, POLICIES, Case, errors_of
 from benchmarks.allocator_prediction import predicted, source_of, specs_of
 from tests.cuda_device.machine import Machine
 
-__all__ = ["MODELS", "check", "policies_of", "rows_of"]
+__all__ = ["MODELS", "check", "rows_of"]
 
 _BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}}
 """The blocks of a MobileNet are all different."""
 
-MODELS = {
-    "sequences": ("bart", "by_hand", "gpt2", "llama", "mamba", "mixtral", "opt", "roberta", "t5"),
-    "images": ("convnext", "mobilenet", "regnet", "swin", "vit", "whisper"),
+_SEQUENCES = {
+    "bart": ("bf16", "checkpoint", "selective"),
+    "by_hand": ("fused", "bf16, 8-bit", "expandable"),
+    "gpt2": ("chunked loss", "bf16, 8-bit", "compression"),
+    "llama": ("checkpoint", "chunked loss", "expandable"),
+    "mamba": ("chunked loss", "fused", "compression"),
+    "mixtral": ("bf16", "selective", "chunked loss"),
+    "opt": ("selective", "chunked loss", "fused"),
+    "roberta": ("checkpoint", "bf16, 8-bit", "compression"),
+    "t5": ("bf16", "selective", "expandable"),
 }
-_PLAIN, *_OTHERS = POLICIES
-_TURN = 3
+_IMAGES = {
+    "convnext": ("bf16", "fused", "bf16, 8-bit"),
+    "mobilenet": ("checkpoint", "bf16, 8-bit", "expandable"),
+    "regnet": ("fused", "expandable", "selective"),
+    "swin": ("checkpoint", "selective", "compression"),
+    "vit": ("bf16", "checkpoint", "chunked loss"),
+    "whisper": ("bf16", "fused", "compression"),
+}
+_POLICIES = _SEQUENCES | _IMAGES
+"""Model -> policies beside plain training."""
+
+_REFUSED = {"regnet": {"selective"}, "vit": {"chunked loss"}}
+"""Those that have no figure, as on the page of the whole models."""
+
+MODELS = {"sequences": tuple(_SEQUENCES), "images": tuple(_IMAGES)}
 _BOTH_BATCHES = ("gpt2", "regnet")
 
 
@@ -55,42 +75,26 @@ def rows_of(models: Sequence[str]) -> CompletedProcess[str]:
     return Machine(time=0.05).run(command, capture_output=True)
 
 
-def policies_of(model: str) -> tuple[str, ...]:
-    """The policies of a model's rows."""
-    start = _TURN * [each for kind in MODELS.values() for each in kind].index(model)
-    return (_PLAIN, *(_OTHERS[(start + place) % len(_OTHERS)] for place in range(_TURN)))
-
-
 def check(model: str, ended: CompletedProcess[str]) -> None:
     """Assert that all rows of a model are there, and that they meet the aims of the whole table."""
     of_all = (msgspec.json.decode(line, type=Case) for line in ended.stdout.splitlines())
     cases = [case for case in of_all if case.model == model]
-    expected = {(policy, batch) for policy in policies_of(model) for batch in _batches(model)}
+    expected = {(policy, batch) for policy in _policies_of(model) for batch in _batches(model)}
     assert {(case.policy, case.batch) for case in cases} == expected, ended.stderr
     for side, of_side in (("on_device", cases), ("by_profile", [case for case in cases if case.batch == BATCHES[-1]])):
         known = {f"{case.policy} {case.batch}": errors_of(case, side) for case in of_side if getattr(case, side)}
-        # What a policy refuses, or cannot be predicted, is the same than on the page of the whole models.
-        assert {case.policy for case in of_side if not getattr(case, side)} <= _WITHOUT.get(model, {"chunked loss"})
+        assert {case.policy for case in of_side if not getattr(case, side)} == _REFUSED.get(model, set()), side
         for place, (kind, (median, worst)) in enumerate(AIMS.items()):
             errors = {row: error[place] for row, error in known.items()}
             assert {row: error for row, error in errors.items() if abs(error) > worst} == {}, (side, kind)
             assert statistics.median(map(abs, errors.values())) <= median, (side, kind, errors)
 
 
-_IMAGES = {"selective", "chunked loss", "compression"}
-_WITHOUT = {
-    "gpt2": set(), "llama": set(), "mixtral": set(), "opt": set(), "mamba": {"selective"},
-    "vit": {"chunked loss", "compression"}, "convnext": {"selective", "chunked loss"},
-    "mobilenet": _IMAGES, "regnet": _IMAGES,
-}  # fmt: skip
-"""Model -> policies that may have no figure; for all others a loss in chunks alone."""
-
-
 def _rows(model: str) -> Iterator[Case]:
     hardware = detect_hardware("cuda")
     source = source_of(model)
     known: dict[bytes, MemoryPrediction] = {}
-    for name in policies_of(model):
+    for name in _policies_of(model):
         for batch in _batches(model):
             policy = Policy(methods=POLICIES[name], micro_batch=batch)
             specs = specs_of(hardware, source, policy, **_BLOCKS.get(model, {"blocks": 2}))
@@ -109,6 +113,10 @@ def _rows(model: str) -> Iterator[Case]:
                     known[spec] = _prediction(specs.by_profile)
                 case = msgspec.structs.replace(case, by_profile=predicted(known[spec], policy))
             yield case
+
+
+def _policies_of(model: str) -> tuple[str, ...]:
+    return ("plain", *_POLICIES[model])
 
 
 def _batches(model: str) -> tuple[int, ...]:

@@ -150,9 +150,7 @@ def test_the_leader_takes_turns_with_one_method_more_or_fewer_most_promising_fir
     found = compared(machine, model)
     assert beside(machine) == [WITH_BF16.label, WITH_CHECKPOINT.label], "plain training was timed"
     assert {Combination.of(one).label for one, _ in machine.compared} == {LEADER.label}
-    assert found.notes == [
-        "2 combinations that differ from a leader in one method took turns with it, which guided the search"
-    ]
+    assert found.notes == ["2 combinations one method away from a leader took turns with it, which guided the search"]
 
 
 @pytest.mark.parametrize(("slower", "is_compared"), [(0.09, True), (0.11, False)])
@@ -196,7 +194,7 @@ def test_after_its_neighbours_the_leader_takes_turns_with_pairs_of_settings_that
     assert beside(machine) == [WITH_BF16.label, WITH_CHECKPOINT.label, ALL.label, WITHOUT.label]
     assert [one for one, _, _ in model.learned] == [WITH_BF16, WITH_CHECKPOINT, ALL, WITHOUT]
     assert found.notes == [
-        "2 combinations that differ from a leader in one method took turns with it, which guided the search",
+        "2 combinations one method away from a leader took turns with it, which guided the search",
         "2 combinations took turns with a leader to learn how methods act together, which guided the search",
     ]
     found.compare(13)

@@ -226,7 +226,7 @@ def test_a_model_type_is_taken_as_it_is_and_checked_by_the_worker() -> None:
 def test_a_folder_or_a_config_may_be_named_behind_hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "own" / "config.json", '{"model_type": "gpt2"}')
     monkeypatch.chdir(tmp_path)
-    for named in ("hf:./own", f"hf:{tmp_path / 'own'}", "hf:./own/config.json", "hf:own/config.json"):
+    for named in ("hf:./own", "hf:own/", f"hf:{tmp_path / 'own'}", "hf:./own/config.json", "hf:own/config.json"):
         assert resolve_source(named) == resolve_source("own")
 
 
