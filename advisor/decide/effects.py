@@ -1,4 +1,4 @@
-"""Find methods that changed nothing: applied without an error, and no byte less was held."""
+"""Find methods that saved nothing: applied without an error, and no byte less was held."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from advisor.measure.measurement import MemoryMeasurement, SizePoint, Sizing
 from advisor.methods.base import Method, Saves
 from advisor.text.units import format_bytes
 
-__all__ = ["changed_nothing"]
+__all__ = ["saved_nothing"]
 
 _SMALLEST_SAVING = 0.001
 """A category that fell by less than this share counts as unchanged: alignment and scalars move a few bytes."""
@@ -16,7 +16,7 @@ _SMALLEST_SAVING = 0.001
 _ONLY_WITHIN_A_PHASE = (Saves.LOGITS, Saves.WORKSPACE)
 
 
-def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) -> tuple[str, ...]:
+def saved_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) -> tuple[str, ...]:
     """Say which methods lowered none of the memory that they declare to lower.
 
     A method of a combination is only accused when *nothing* that it declares fell, whatever lowered it: with several
@@ -40,7 +40,7 @@ def changed_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) ->
         changes = [(_bytes_of(one, without.memory), _bytes_of(one, with_methods.memory), one) for one in categories]
         if changes and not any(before - after > _SMALLEST_SAVING * max(before, 1) for before, after, _ in changes):
             words = "; ".join(_words(*change) for change in changes)
-            notes.append(f"{method.name} changed nothing that it is for at micro-batch {without.micro_batch}: {words}")
+            notes.append(f"{method.name} saved no memory at micro-batch {without.micro_batch}: {words}")
     return tuple(notes)
 
 

@@ -134,10 +134,15 @@ class TimeBudget:
         end = self.expected_comparison_seconds + self.confirmation_seconds + self.durations.timing_seconds
         return self._fits(self.limits.set_up_limit_seconds, end)
 
-    @property
-    def may_time_leader(self) -> bool:
-        """Whether a leader can be timed before one comparison with the reference run and the confirmation."""
-        return self._fits(self.durations.timing_seconds, self.expected_comparison_seconds + self.confirmation_seconds)
+    def may_time_leader(self, *, slow_start: bool = False) -> bool:
+        """Whether a leader can be timed before one comparison with the reference run and the confirmation.
+
+        Args:
+            slow_start: Whether it needs a set-up, once for its timing and once for its confirmation.
+        """
+        set_up = self.durations.set_up_seconds if slow_start else 0.0
+        end = self.expected_comparison_seconds + self.confirmation_seconds
+        return self._fits(self.durations.timing_seconds + set_up, end + set_up)
 
     @property
     def may_repeat(self) -> bool:

@@ -148,7 +148,8 @@ class SearchLoop:
             if is_measured(evaluation.candidate):
                 self._budget.durations.trial_seconds.append(seconds)
             elif evaluation.candidate.outcome is Outcome.COMPARED and proposal.combination.settings:
-                self._budget.durations.short_seconds.append(seconds)  # plain training was sized before
+                # Plain training was sized before.
+                self._budget.durations.compared(seconds, slow_start=starts_slowly(proposal.combination.settings))
             found, before = self._recorded(evaluation)
             if self._comparing is not None:
                 found += before  # the other batches of a ladder
@@ -193,11 +194,14 @@ class SearchLoop:
 
     def _time_leaders(self, evaluator: ComparingEvaluator, *, surely: bool = False) -> None:
         """Time the likely leaders at length (with ``surely``, only certain ones) until none is left."""
-        while self._budget.may_time_leader or not any(is_measured(one) for one in self._ledger.candidates):
+        while True:
+            needed = not any(is_measured(one) for one in self._ledger.candidates)
+            room = {slow: needed or self._budget.may_time_leader(slow_start=slow) for slow in (False, True)}
             waiting = [
                 one
                 for one in self._ledger.candidates
-                if one.outcome is not Outcome.COMPARED or one.policy.key not in self._led
+                if one.outcome is not Outcome.COMPARED
+                or (one.policy.key not in self._led and room[starts_slowly(one.policy.methods)])
             ]
             leader = next_leader(waiting, self._goal, surely=surely)
             if leader is None:

@@ -42,6 +42,7 @@ class Durations:
         build_seconds: Of the probe: start-up, building the model and its first steps.
         trial_seconds: Each policy, from its proposal to its measurements, sizing included.
         short_seconds: Each combination that was compared by short steps.
+        set_up_seconds: The longest set-up of a comparison, such as compiling, beyond what others take.
         timing_seconds: The longest timing of one batch, which a confirmation does in a fresh process.
         comparison_seconds: The longest run of a candidate for a comparison; ``None`` before the first.
     """
@@ -50,8 +51,16 @@ class Durations:
         self.build_seconds = 0.0
         self.trial_seconds: list[float] = []
         self.short_seconds: list[float] = []
+        self.set_up_seconds = 0.0
         self.timing_seconds = 0.0
         self.comparison_seconds: float | None = None
+
+    def compared(self, seconds: float, *, slow_start: bool) -> None:
+        """Note how long comparing one combination by short steps took, and how much of it its set-up."""
+        if slow_start:
+            usual = statistics.median(self.short_seconds) if self.short_seconds else seconds
+            self.set_up_seconds = max(self.set_up_seconds, seconds - usual)
+        self.short_seconds.append(seconds)
 
     def expected_short_seconds(self, otherwise: float) -> float:
         """Predict how long comparing the next combination by short steps takes."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from advisor.decide.effects import changed_nothing
+from advisor.decide.effects import saved_nothing
 from advisor.measure.measurement import SizePoint, Sizing
 from advisor.methods.catalogue import get_method
 
@@ -25,30 +25,28 @@ def sizing(
 
 
 def test_a_method_that_lowered_what_it_declares_is_not_mentioned() -> None:
-    assert changed_nothing([CHECKPOINT], sizing(activations=GIB // 2), sizing()) == ()
-    assert changed_nothing([IN_BACKWARD], sizing(gradients=0), sizing()) == ()
+    assert saved_nothing([CHECKPOINT], sizing(activations=GIB // 2), sizing()) == ()
+    assert saved_nothing([IN_BACKWARD], sizing(gradients=0), sizing()) == ()
 
 
 def test_a_method_that_lowered_nothing_says_so_with_the_figures() -> None:
-    (note,) = changed_nothing([CHECKPOINT], sizing(), sizing())
-    assert note == (
-        "checkpoint changed nothing that it is for at micro-batch 4: activations 4.00 GiB with it, 4.00 GiB without"
-    )
+    (note,) = saved_nothing([CHECKPOINT], sizing(), sizing())
+    assert note == ("checkpoint saved no memory at micro-batch 4: activations 4.00 GiB with it, 4.00 GiB without")
 
 
 def test_more_memory_than_without_it_is_no_saving() -> None:
-    assert len(changed_nothing([CHECKPOINT], sizing(activations=2 * GIB), sizing())) == 1
+    assert len(saved_nothing([CHECKPOINT], sizing(activations=2 * GIB), sizing())) == 1
 
 
 def test_only_the_method_without_an_effect_is_named() -> None:
-    notes = changed_nothing([CHECKPOINT, IN_BACKWARD], sizing(activations=GIB // 2), sizing())
+    notes = saved_nothing([CHECKPOINT, IN_BACKWARD], sizing(activations=GIB // 2), sizing())
     assert [note.split()[0] for note in notes] == ["optimizer_in_backward"]
 
 
 def test_what_lives_only_within_a_phase_is_judged_by_its_peak() -> None:
-    assert changed_nothing([CHUNKED], sizing(peak=3 * GIB), sizing()) == ()
-    assert "peak of the passes" in changed_nothing([CHUNKED], sizing(), sizing())[0]
+    assert saved_nothing([CHUNKED], sizing(peak=3 * GIB), sizing()) == ()
+    assert "peak of the passes" in saved_nothing([CHUNKED], sizing(), sizing())[0]
 
 
 def test_without_a_common_batch_nothing_is_said() -> None:
-    assert changed_nothing([CHECKPOINT], sizing(batches=(1, 3)), sizing()) == ()
+    assert saved_nothing([CHECKPOINT], sizing(batches=(1, 3)), sizing()) == ()

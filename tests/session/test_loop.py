@@ -378,6 +378,25 @@ def test_a_set_up_does_not_take_the_time_that_was_kept_for_a_leader(left: float,
     assert told == [timed_after]
 
 
+@pytest.mark.parametrize(
+    ("left", "timed"), [(900.0, ["compile"]), (120.0, ["checkpoint"])], ids=["enough time", "little time"]
+)
+def test_a_leader_that_compiles_is_left_out_when_compiling_it_again_does_not_fit(left: float, timed: list[str]) -> None:
+    both = [compared(310, use("compile")), compared(300, CHECKPOINT, micro_batch=8)]
+    search = Search(both, FakeGuard(), earlier=[measured(250, role=Role.BASELINE)])
+    clock = Clock()
+    search.loop._budget = TimeBudget(900.0, clock=clock)
+    search.loop._budget.durations.timing_seconds = 30.0
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = search.loop._comparing = fake
+    for one in both:
+        search.loop._record(one)
+    search.loop._budget.durations.set_up_seconds = 40.0
+    clock.now += 900.0 - left
+    search.loop._time_leaders(fake)
+    assert [leader.policy.methods[0].name for leader in fake.timed][:1] == timed
+
+
 @pytest.mark.parametrize(("first", "tried"), [(90, 2), (150, 1)], ids=["the baseline leads", "a method leads"])
 def test_no_time_is_kept_to_measure_leaders_again_while_nothing_beats_the_baseline(first: float, tried: int) -> None:
     """Seen: two methods were tried in 3m30s, half of which went unused because the baseline had won."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.decide.effects import changed_nothing
+from advisor.decide.effects import saved_nothing
 from advisor.goal import Fidelity, Goal
 from advisor.hardware.hardware import Hardware
 from advisor.hardware.mesh import DATA_ONLY
@@ -154,7 +154,7 @@ class CandidateMaker:
         if own is None or plain is None:
             return ()
         methods = [get_method(setting.name) for setting in combination.settings if setting not in reference.settings]
-        return changed_nothing([method for method in methods if not method.distributes], own, plain)
+        return saved_nothing([method for method in methods if not method.distributes], own, plain)
 
     def policy(self, combination: Combination, batch: Batch) -> Policy:
         """The policy with the settings its methods chose in profiling runs, whose memory predictions hold for those."""
