@@ -13,6 +13,7 @@ from advisor.goal import Goal
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
+from advisor.search.sizing.growing import grown_batch
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.session.answer.grow import grow_winner
@@ -84,6 +85,13 @@ def test_the_winner_is_timed_at_the_batch_that_fits_and_wins_there() -> None:
     assert timed == [96], "97 fit with 3 % free; six binary digits are kept"
     assert (winner.policy.micro_batch, winner.samples_per_second) == (96, 155.0)
     assert winner.policy.methods == BEST.policy.methods
+
+
+@pytest.mark.parametrize(("room", "batch"), [(15.4, 15), (33.9, 33), (71.0, 64), (199.0, 192), (500.0, 496)])
+def test_a_large_batch_that_fits_is_rounded_to_one_that_kernels_like(room: float, batch: int) -> None:
+    """Seen in the simulator: 116 samples a step were slower than 112, by less than a trial shows."""
+    model = MemoryModel(lines=(Line(0.0, 0.97 * LIMIT / room),), time=Line(0.0, 0.01), calibrated_at=1)
+    assert grown_batch(model, LIMIT) == batch
 
 
 def test_a_larger_batch_that_is_no_faster_changes_nothing() -> None:
