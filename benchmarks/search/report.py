@@ -42,13 +42,14 @@ compiles where the leader does not is left out, and a ratio is known to 3 % at b
 session does for `faster` on one device: proposals are compared with plain training and timed only if they may lead,
 until twelve are known, whether compared or timed; after that every proposal is timed and each new leader compared with
 its neighbours. On several devices it is *in pairs*. Since 2026-11-26 all of *ours, model* also time the winner once
-more, at the largest batch that its measured peak leaves room for; where memory holds fewer than four samples they try
-one more if it is forecast to fit exactly, and only neighbours that may well be better than the leader are compared with
-it (not yet in the rows of *in pairs* from before that day). Since 2026-11-27 *in pairs* and *a dozen compared first*
-also compare the leader with up to ten combinations of pairs of settings about which little is known, after each trial;
-no pair of methods disagrees here on what is set for the whole process. Since the evening of that day (the held-out
-problems) all of *ours, model* take a trial for what it may teach about such pairs, if that is worth more. A comparison
-is as noisy here as a trial; *in pairs* and *a dozen compared first* three quarters of that, as the noisiest recorded
+more, at the largest batch that its measured peak leaves room for (from 64 samples on, in rows of 2026-11-27 other than
+the held-out problems, the largest multiple of eight); where memory holds fewer than four samples they try one more if
+it is forecast to fit exactly, and only neighbours that may well be better than the leader are compared with it (not yet
+in the rows of *in pairs* from before that day). Since 2026-11-27 *in pairs* and *a dozen compared first* also compare
+the leader with up to ten combinations of pairs of settings about which little is known, after each trial; no pair of
+methods disagrees here on what is set for the whole process. In the rows of that day all of *ours, model* take a trial
+for what it may teach about such pairs, if that is worth more. A comparison is as noisy
+here as a trial; *in pairs* and *a dozen compared first* three quarters of that, as the noisiest recorded
 table shows (median standard errors of pairs that alternate for two or three seconds: 1.1 to 2.2 %, 0.2 to 0.74 times
 the noise of the table's trials), or *twice the noise*. It takes seconds, about a fifth of a trial, and counts as that
 in *within 30*, *within 40* and *trials and comparisons* (and, since 2026-11-26, in the budget). The other columns count
