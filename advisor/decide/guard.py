@@ -23,7 +23,7 @@ from typing import NamedTuple
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import CHANCES, drift_tolerance
 from advisor.goal import Fidelity
-from advisor.measure.fidelity import FidelityMeasurement, GradientError, StateError
+from advisor.measure.fidelity import FidelityMeasurement, GradientError, NoiseFloor, StateError
 from advisor.policy.file import ComparisonEvidence
 from advisor.text.units import format_percent
 
@@ -60,6 +60,10 @@ _ANYTHING = 0.2
 _LOWER_PRECISION = 2.0**16
 """Rounding errors of 16-bit formats relative to float32's. A badly conditioned gradient (BatchNorm over few values of a
 deep net) may be off by nearly its whole length in bfloat16; one rounding in float32 shows that."""
+
+
+_ONLY_ROUNDING = 2e-3
+"""Largest error of the first gradient by chance that rounding explains; other dropout masks make far more."""
 
 
 class Finding(NamedTuple):
@@ -178,6 +182,17 @@ def _length_by_chance(noise: GradientError) -> float:
     return max(CHANCES * abs(noise.norm_ratio - 1), noise.error**2 / 2)
 
 
+def _amplifies_rounding(noise: NoiseFloor | None) -> bool:
+    """Whether one rounding error of float32 alone makes two curves of plain training drift apart.
+
+    That happens with a large learning rate or with BatchNorm over few samples. A format that rounds more coarsely then
+    cannot stay near either curve, however sound it is: the first gradient and the end of the loss must tell.
+    """
+    if noise is None or noise.gradient is None or noise.gradient.error > _ONLY_ROUNDING:
+        return False
+    return noise.loss_drift > drift_tolerance(Fidelity.ROUNDING)
+
+
 def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     gradient, allowed = found.gradient, gradient_tolerance(fidelity)
     # Bit-equal gradients imply the same random numbers: chance excuses only drift from a GPU's unordered sums, if the
@@ -187,7 +202,8 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     noise = None if exact else found.noise
     drifts = found.noise if exact and is_correct else noise
     drift = max(drift_tolerance(fidelity), 0.0 if drifts is None else CHANCES * drifts.loss_drift)
-    if fidelity is not Fidelity.MODEL and found.loss_drift > drift:
+    coarser = fidelity is Fidelity.PRECISION and is_correct and _amplifies_rounding(noise)
+    if fidelity is not Fidelity.MODEL and not coarser and found.loss_drift > drift:
         what = f"over {found.steps} steps its loss is up to {format_percent(found.loss_drift)} off the reference run's"
         return Finding(what, format_percent(drift))
     if gradient is None or allowed is None:
