@@ -203,8 +203,11 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     # Bit-equal gradients imply the same random numbers: chance excuses only drift from a GPU's unordered sums, if the
     # first gradient is correct.
     exact = fidelity is Fidelity.EXACT
-    is_correct = gradient is not None and allowed is not None and gradient.error <= allowed
     noise = None if exact else found.noise
+    by_chance = None if noise is None else noise.gradient
+    coarseness = _LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0
+    error = max(allowed or 0.0, 0.0 if by_chance is None else CHANCES * coarseness * by_chance.error)
+    is_correct = gradient is not None and allowed is not None and gradient.error <= error
     drifts = found.noise if exact and is_correct else noise
     amplified = is_correct and _amplifies_rounding(drifts)
     times = _CHANCES_OF_ROUNDING if amplified else CHANCES
@@ -215,10 +218,7 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
         return Finding(what, format_percent(drift))
     if gradient is None or allowed is None:
         return None
-    by_chance = None if noise is None else noise.gradient
-    coarseness = _LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0
-    error = max(allowed, 0.0 if by_chance is None else CHANCES * coarseness * by_chance.error)
-    if gradient.error > error:
+    if not is_correct:
         what = f"its first gradient is {format_percent(gradient.error)} off the reference run's"
         return Finding(what, format_percent(error))
     norm = max(allowed, 0.0 if by_chance is None else _length_by_chance(by_chance))

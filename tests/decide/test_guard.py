@@ -173,12 +173,20 @@ def test_where_one_rounding_of_float32_shows_16_bits_may_be_far_off() -> None:
     ("changes", "observed"),
     [
         ({}, Fidelity.PRECISION),
+        ({"gradient": error(0.9), "noise": chance(0.04, gradient=error(1e-5))}, Fidelity.PRECISION),
         ({"gradient": error(0.4)}, Fidelity.MODEL),
         ({"excess": 0.2}, None),
         ({"noise": chance(0.04, gradient=error(0.3))}, Fidelity.MODEL),
         ({"noise": chance(0.0004, gradient=error(3e-7))}, Fidelity.MODEL),
     ],
-    ids=["sound", "wrong gradient", "worse end", "random masks, not rounding", "rounding hardly amplified"],
+    ids=[
+        "sound",
+        "a gradient as badly conditioned",
+        "wrong gradient",
+        "worse end",
+        "random masks, not rounding",
+        "rounding hardly amplified",
+    ],
 )
 def test_where_a_rounding_error_grows_to_a_drift_coarser_rounding_is_judged_by_gradient_and_end(
     changes: dict[str, Any], observed: Fidelity | None
