@@ -9,7 +9,8 @@ The tolerances lie between what sound methods showed over 30 steps (checkpointin
 the gradient; 8-bit Adam 0.04 % in the loss) and defects (ten times or a tenth of the learning rate, 3 % to 50 % in the
 loss; a gradient 1.3 times too long, 30 % in the gradient). Other dropout masks alone make 0.1 % to 3 % in the loss and
 15 % to 70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and twice that is
-excused, except where bit-equal gradients are promised.
+excused, except where bit-equal gradients are promised. Where a rounding error alone grows to a drift of the loss, luck
+decides how far two curves get apart: thirty times one such drift is excused, and any drift of a coarser format.
 
 A method that declares to learn more slowly (LoRA, say, which trains a hundredth of the parameters) is not held to plain
 training's pace: it is broken only if its loss ends above where plain training began.
