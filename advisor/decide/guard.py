@@ -210,7 +210,9 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     error = max(allowed or 0.0, 0.0 if by_chance is None else CHANCES * coarseness * by_chance.error)
     is_correct = gradient is not None and allowed is not None and gradient.error <= error
     drifts = found.noise if exact and is_correct else noise
-    amplified = is_correct and _amplifies_rounding(drifts)
+    # A gradient as far off as its own length says nothing, whatever chance excuses.
+    telling = gradient is not None and is_correct and gradient.error < 1
+    amplified = telling and _amplifies_rounding(drifts)
     times = _CHANCES_OF_ROUNDING if amplified else CHANCES
     drift = max(drift_tolerance(fidelity), 0.0 if drifts is None else times * drifts.loss_drift)
     coarser = fidelity is Fidelity.PRECISION and amplified

@@ -174,6 +174,7 @@ def test_where_one_rounding_of_float32_shows_16_bits_may_be_far_off() -> None:
     [
         ({}, Fidelity.PRECISION),
         ({"gradient": error(0.9), "noise": chance(0.04, gradient=error(1e-5))}, Fidelity.PRECISION),
+        ({"gradient": error(2.0), "noise": chance(0.04, gradient=error(1e-3))}, Fidelity.MODEL),
         ({"gradient": error(0.4)}, Fidelity.MODEL),
         ({"excess": 0.2}, None),
         ({"noise": chance(0.04, gradient=error(0.3))}, Fidelity.MODEL),
@@ -182,6 +183,7 @@ def test_where_one_rounding_of_float32_shows_16_bits_may_be_far_off() -> None:
     ids=[
         "sound",
         "a gradient as badly conditioned",
+        "one that says nothing",
         "wrong gradient",
         "worse end",
         "random masks, not rounding",
