@@ -40,7 +40,9 @@ def saved_nothing(methods: Sequence[Method], sizing: Sizing, plain: Sizing) -> t
         changes = [(_bytes_of(one, without.memory), _bytes_of(one, with_methods.memory), one) for one in categories]
         if changes and not any(before - after > _SMALLEST_SAVING * max(before, 1) for before, after, _ in changes):
             words = "; ".join(_words(*change) for change in changes)
-            notes.append(f"{method.name} saved no memory at micro-batch {without.micro_batch}: {words}")
+            notes.append(
+                f"{method.name} saved none of the memory it targets at micro-batch {without.micro_batch}: {words}"
+            )
     return tuple(notes)
 
 

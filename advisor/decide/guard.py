@@ -10,7 +10,8 @@ the gradient; 8-bit Adam 0.04 % in the loss) and defects (ten times or a tenth o
 loss; a gradient 1.3 times too long, 30 % in the gradient). Other dropout masks alone make 0.1 % to 3 % in the loss and
 15 % to 70 % in the gradient. So what chance does is measured where a candidate is beyond its class, and twice that is
 excused, except where bit-equal gradients are promised. Where a rounding error alone grows to a drift of the loss, luck
-decides how far two curves get apart: thirty times one such drift is excused, and any drift of a coarser format.
+decides how far two curves get apart. If the first gradient is right and the loss ends near the reference run's, above
+or below, thirty times one such drift is excused there in the class *rounding*, and any in the class *precision*.
 
 A method that declares to learn more slowly (LoRA, say, which trains a hundredth of the parameters) is not held to plain
 training's pace: it is broken only if its loss ends above where plain training began.
@@ -18,6 +19,7 @@ training's pace: it is broken only if its loss ends above where plain training b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -94,11 +96,16 @@ def ends_clearly_worse(found: FidelityMeasurement, declared: Fidelity = Fidelity
     """
     if not found.is_finite:
         return True
-    noise = 0.0 if found.noise is None else found.noise.final_loss_noise
     if declared is Fidelity.MODEL and found.began is not None:
+        noise = 0.0 if found.noise is None else found.noise.final_loss_noise
         return found.final_loss > found.began + max(_LEAST_EXCESS * abs(found.began), CHANCES * noise)
-    least = max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), CHANCES * noise)
-    return found.excess > least
+    return found.excess > _least_gap(found)
+
+
+def _least_gap(found: FidelityMeasurement) -> float:
+    """The smallest difference of the final losses that neither noise nor a different way to learn explains."""
+    noise = 0.0 if found.noise is None else found.noise.final_loss_noise
+    return max(_SHARE_OF_LEARNED * found.learned, _LEAST_EXCESS * abs(found.exact_final_loss), CHANCES * noise)
 
 
 def observed_class(declared: Fidelity, found: FidelityMeasurement) -> Fidelity | None:
@@ -188,13 +195,13 @@ def _length_by_chance(noise: GradientError) -> float:
     return max(CHANCES * abs(noise.norm_ratio - 1), noise.error**2 / 2)
 
 
-def _amplifies_rounding(noise: NoiseFloor | None) -> bool:
+def _amplifies_rounding(noise: NoiseFloor) -> bool:
     """Whether one rounding error of float32 moves the loss by more than is tolerated of bit-equal gradients.
 
     That happens with a large learning rate or with BatchNorm over few samples. A format that rounds more coarsely then
     cannot stay near either curve, however sound it is: the first gradient and the end of the loss must tell.
     """
-    if noise is None or noise.gradient is None or noise.gradient.error > _ONLY_ROUNDING:
+    if noise.gradient is None or noise.gradient.error > _ONLY_ROUNDING:
         return False
     return noise.loss_drift > drift_tolerance(Fidelity.EXACT)
 
@@ -204,24 +211,21 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     # Bit-equal gradients imply the same random numbers: chance excuses only drift from a GPU's unordered sums, if the
     # first gradient is correct.
     exact = fidelity is Fidelity.EXACT
+    is_correct = gradient is not None and allowed is not None and gradient.error <= allowed
     noise = None if exact else found.noise
-    by_chance = None if noise is None else noise.gradient
-    coarseness = _LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0
-    error = max(allowed or 0.0, 0.0 if by_chance is None else CHANCES * coarseness * by_chance.error)
-    is_correct = gradient is not None and allowed is not None and gradient.error <= error
     drifts = found.noise if exact and is_correct else noise
-    # A gradient as far off as its own length says nothing, whatever chance excuses.
-    telling = gradient is not None and is_correct and gradient.error < 1
-    amplified = telling and _amplifies_rounding(drifts)
-    times = _CHANCES_OF_ROUNDING if amplified else CHANCES
-    drift = max(drift_tolerance(fidelity), 0.0 if drifts is None else times * drifts.loss_drift)
-    coarser = fidelity is Fidelity.PRECISION and amplified
-    if fidelity is not Fidelity.MODEL and not coarser and found.loss_drift > drift:
+    drift = max(drift_tolerance(fidelity), 0.0 if drifts is None else CHANCES * drifts.loss_drift)
+    if is_correct and noise is not None and _amplifies_rounding(noise) and -found.excess <= _least_gap(found):
+        drift = math.inf if fidelity is Fidelity.PRECISION else max(drift, _CHANCES_OF_ROUNDING * noise.loss_drift)
+    if fidelity is not Fidelity.MODEL and found.loss_drift > drift:
         what = f"over {found.steps} steps its loss is up to {format_percent(found.loss_drift)} off the reference run's"
         return Finding(what, format_percent(drift))
     if gradient is None or allowed is None:
         return None
-    if not is_correct:
+    by_chance = None if noise is None else noise.gradient
+    times = CHANCES * (_LOWER_PRECISION if fidelity is Fidelity.PRECISION else 1.0)
+    error = max(allowed, 0.0 if by_chance is None else times * by_chance.error)
+    if gradient.error > error:
         what = f"its first gradient is {format_percent(gradient.error)} off the reference run's"
         return Finding(what, format_percent(error))
     norm = max(allowed, 0.0 if by_chance is None else _length_by_chance(by_chance))

@@ -138,11 +138,12 @@ class TimeBudget:
         """Whether a leader can be timed before one comparison with the reference run and the confirmation.
 
         Args:
-            slow_start: Whether it needs a set-up, once for its timing and once for its confirmation.
+            slow_start: Whether it needs a set-up, such as compiling, for each of the three.
         """
+        timing = self.durations.expected_timing_seconds(slow_start=slow_start)
         set_up = self.durations.set_up_seconds if slow_start else 0.0
-        end = self.expected_comparison_seconds + self.confirmation_seconds
-        return self._fits(self.durations.timing_seconds + set_up, end + set_up)
+        end = self.expected_comparison_seconds + set_up + self.durations.build_seconds + timing
+        return self._fits(timing, end)
 
     @property
     def may_repeat(self) -> bool:

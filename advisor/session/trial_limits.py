@@ -42,8 +42,8 @@ class Durations:
         build_seconds: Of the probe: start-up, building the model and its first steps.
         trial_seconds: Each policy, from its proposal to its measurements, sizing included.
         short_seconds: Each combination that was compared by short steps.
-        set_up_seconds: The longest set-up of a comparison, such as compiling, beyond what others take.
         timing_seconds: The longest timing of one batch, which a confirmation does in a fresh process.
+        quick_timing_seconds: The longest one without a set-up, such as compiling.
         comparison_seconds: The longest run of a candidate for a comparison; ``None`` before the first.
     """
 
@@ -51,16 +51,32 @@ class Durations:
         self.build_seconds = 0.0
         self.trial_seconds: list[float] = []
         self.short_seconds: list[float] = []
-        self.set_up_seconds = 0.0
+        self._quick_seconds: list[float] = []
+        self._slow_seconds = 0.0
         self.timing_seconds = 0.0
+        self.quick_timing_seconds = 0.0
         self.comparison_seconds: float | None = None
 
     def compared(self, seconds: float, *, slow_start: bool) -> None:
-        """Note how long comparing one combination by short steps took, and how much of it its set-up."""
-        if slow_start:
-            usual = statistics.median(self.short_seconds) if self.short_seconds else seconds
-            self.set_up_seconds = max(self.set_up_seconds, seconds - usual)
+        """Note how long comparing one combination by short steps took, with or without a set-up."""
         self.short_seconds.append(seconds)
+        if slow_start:
+            self._slow_seconds = max(self._slow_seconds, seconds)
+        else:
+            self._quick_seconds.append(seconds)
+
+    @property
+    def set_up_seconds(self) -> float:
+        """The longest set-up of a comparison, such as compiling: what it took beyond what the quick ones take."""
+        usual = statistics.median(self._quick_seconds) if self._quick_seconds else self.build_seconds
+        return max(0.0, self._slow_seconds - usual)
+
+    def expected_timing_seconds(self, *, slow_start: bool) -> float:
+        """Predict how long timing one batch takes, with a set-up or without."""
+        if not slow_start:
+            return self.timing_seconds
+        # The longest timing may have had a set-up already.
+        return max(self.timing_seconds, self.quick_timing_seconds + self.set_up_seconds)
 
     def expected_short_seconds(self, otherwise: float) -> float:
         """Predict how long comparing the next combination by short steps takes."""

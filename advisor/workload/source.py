@@ -63,7 +63,7 @@ def resolve_source(model: str | Path) -> WorkloadSource:
     if isinstance(model, str) and text.startswith("hf:"):
         named = text.removeprefix("hf:")
         if named.startswith(_PATHS) or named.endswith(("/", ".json")):
-            return resolve_source(Path(named))
+            return resolve_source(named)  # as text: a module's name has no slash at its end
         return _hub_repository(named) if "/" in named else _hugging_face_type(named)
     path = path_of(text, "MODEL", WorkloadError)
     try:

@@ -31,7 +31,7 @@ def reach(problem: Problem, batches: Batches, trial: Trial) -> int:
     """The batch that a combination which ran has room for, at least one; its own if larger and nothing was flushed."""
     model = batches.corrected(trial.combination)
     assert model is not None, "it ran"
-    largest = min(grown_batch(model, problem.limit_bytes), problem.largest_batch)
+    largest = grown_batch(model, problem.limit_bytes, most=problem.largest_batch)
     return max(1, largest) if trial.flushed else max(trial.batch, largest)
 
 

@@ -31,7 +31,10 @@ def test_a_method_that_lowered_what_it_declares_is_not_mentioned() -> None:
 
 def test_a_method_that_lowered_nothing_says_so_with_the_figures() -> None:
     (note,) = saved_nothing([CHECKPOINT], sizing(), sizing())
-    assert note == ("checkpoint saved no memory at micro-batch 4: activations 4.00 GiB with it, 4.00 GiB without")
+    assert note == (
+        "checkpoint saved none of the memory it targets at micro-batch 4: "
+        "activations 4.00 GiB with it, 4.00 GiB without"
+    )
 
 
 def test_more_memory_than_without_it_is_no_saving() -> None:

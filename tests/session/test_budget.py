@@ -151,16 +151,28 @@ def test_a_leader_is_timed_when_its_confirmation_fits_after_it() -> None:
     assert not budget.may_time_leader()
 
 
-def test_a_leader_that_compiles_is_timed_when_it_can_be_compiled_twice_before_the_end() -> None:
+@pytest.mark.parametrize("timed_before", [False, True])
+def test_a_leader_that_compiles_is_timed_when_it_can_be_compiled_three_times_before_the_end(timed_before: bool) -> None:
     """Seen: a compiled leader ended a search of 3m30s half a minute late."""
     budget, clock = timed()
+    budget.durations.compared(3.0, slow_start=False)
     budget.durations.compared(11.0, slow_start=True)
-    assert budget.durations.set_up_seconds == 8.0, "others took 3 s"
-    clock.now += 73.9 - 16.0
+    assert budget.durations.set_up_seconds == 8.0, "the other took 3 s"
+    budget.durations.quick_timing_seconds = 10.0
+    if timed_before:
+        budget.durations.timing_seconds = 18.0  # its set-up is in it
+    clock.now += 73.9 - 24.0
     assert budget.may_time_leader(slow_start=True)
     clock.now += 0.2
     assert not budget.may_time_leader(slow_start=True)
-    assert budget.may_time_leader()
+
+
+def test_if_all_that_was_compared_compiles_the_first_build_tells_what_the_rest_of_it_takes() -> None:
+    budget, _ = timed()
+    assert budget.durations.set_up_seconds == 0.0
+    budget.durations.compared(45.0, slow_start=True)
+    budget.durations.compared(45.0, slow_start=True)
+    assert budget.durations.set_up_seconds == 43.0
 
 
 def test_another_confirmation_needs_the_time_that_one_takes() -> None:

@@ -94,6 +94,10 @@ def test_a_large_batch_that_fits_is_rounded_to_one_that_kernels_like(room: float
     assert grown_batch(model, LIMIT) == batch
 
 
+def test_so_is_one_that_time_limits() -> None:
+    assert grown_batch(MODEL, LIMIT, most=77) == 72
+
+
 def test_a_larger_batch_that_is_no_faster_changes_nothing() -> None:
     assert grown(PLAIN, BEST, rate=140.0) == ([96], BEST)
 

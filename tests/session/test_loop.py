@@ -391,7 +391,8 @@ def test_a_leader_that_compiles_is_left_out_when_compiling_it_again_does_not_fit
     search.loop._evaluator = search.loop._comparing = fake
     for one in both:
         search.loop._record(one)
-    search.loop._budget.durations.set_up_seconds = 40.0
+    search.loop._budget.durations.compared(1.0, slow_start=False)
+    search.loop._budget.durations.compared(41.0, slow_start=True)
     clock.now += 900.0 - left
     search.loop._time_leaders(fake)
     assert [leader.policy.methods[0].name for leader in fake.timed][:1] == timed

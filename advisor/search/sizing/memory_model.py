@@ -225,20 +225,16 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def round_batch(batch: int, *, digits: int = _DIGITS) -> int:
+def round_batch(batch: int) -> int:
     """Round down to a size that kernels like, by less than an eighth: four binary digits are kept.
 
     That is a multiple of 8 from 64 on, of 4 from 32 on and of 2 from 16 on.
-
-    Args:
-        batch: The batch.
-        digits: Binary digits to keep.
 
     Example:
         >>> [round_batch(batch) for batch in (3, 15, 17, 23, 35, 63, 71, 255)]
         [3, 15, 16, 22, 32, 60, 64, 240]
     """
-    step = 1 << max(0, batch.bit_length() - digits)
+    step = 1 << max(0, batch.bit_length() - _DIGITS)
     return batch // step * step
 
 

@@ -95,9 +95,8 @@ def _grown(context: StudyContext, trials: Trials, winner: Candidate) -> Policy |
     if goal.kind is not GoalKind.FASTER or goal.global_batch is not None or model is None:
         return None
     tried = [one.policy.micro_batch for one in context.ledger.candidates if Combination.of(one.policy) == combination]
-    batch = grown_batch(model, goal.limit_on(own.gpu_count))
     longest = context.budget.limits.longest_step_seconds / own.accumulation_steps
-    batch = min(batch, model.largest_within_seconds(longest))
+    batch = grown_batch(model, goal.limit_on(own.gpu_count), most=model.largest_within_seconds(longest))
     if own.micro_batch < max(tried) or winner.measured.memory.allocation_retries:
         return None
     if not own.micro_batch < batch <= _MOST * own.micro_batch:

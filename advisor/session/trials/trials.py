@@ -222,7 +222,7 @@ class Trials:
         )
         self.turns.learn(result)
         result = self.turns.over_baseline(result, leader)
-        remember_timing(self._context.budget.durations, result)
+        remember_timing(self._context.budget.durations, policy, result)
         self._known.learn_timing(policy, result)
         return result
 
