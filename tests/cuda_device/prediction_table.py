@@ -40,7 +40,7 @@ __all__ = ["MODELS", "check", "rows_of"]
 _BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}}
 """The blocks of a MobileNet are all different."""
 
-_POLICIES = {
+_SEQUENCES = {
     "bart": ("bf16", "checkpoint", "selective"),
     "by_hand": ("fused", "bf16, 8-bit", "expandable"),
     "gpt2": ("chunked loss", "bf16, 8-bit", "compression"),
@@ -50,6 +50,8 @@ _POLICIES = {
     "opt": ("selective", "chunked loss", "fused"),
     "roberta": ("checkpoint", "bf16, 8-bit", "compression"),
     "t5": ("bf16", "selective", "expandable"),
+}
+_IMAGES = {
     "convnext": ("bf16", "fused", "bf16, 8-bit"),
     "mobilenet": ("checkpoint", "bf16, 8-bit", "expandable"),
     "regnet": ("fused", "expandable", "selective"),
@@ -57,6 +59,7 @@ _POLICIES = {
     "vit": ("bf16", "checkpoint", "chunked loss"),
     "whisper": ("bf16", "fused", "compression"),
 }
+_POLICIES = _SEQUENCES | _IMAGES
 """Model -> policies beside plain training."""
 
 _REFUSED = {"regnet": {"selective"}, "vit": {"chunked loss"}}
