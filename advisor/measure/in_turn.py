@@ -111,6 +111,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
         min_rounds: Fewest rounds; the first one is always completed.
         max_rounds: Most rounds.
         target_spread: Stop when the interval's half-width is below this share of the speedup.
+        target_share: Or below this share of its distance from 1: what is far from it need not be known as exactly.
         seconds: Start no round that would end after this many seconds.
         slower_than: Stop once the upper end of the interval is below this speedup, else ``None``.
     """
@@ -119,7 +120,12 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_rounds: int
     target_spread: float
     seconds: float
+    target_share: float = 0.0
     slower_than: float | None = None
+
+    def spread_for(self, speedup: float) -> float:
+        """The largest half-width, relative to the speedup, that is certain enough."""
+        return max(self.target_spread, self.target_share * abs(math.log(speedup)))
 
 
 def take_turns(
@@ -143,7 +149,7 @@ def take_turns(
             len(ratios) >= plan.max_rounds
             or clock() - begin + (clock() - round_begin) > plan.seconds
             or (plan.slower_than is not None and found.high < plan.slower_than)
-            or (len(ratios) >= plan.min_rounds and found.relative_spread <= plan.target_spread)
+            or (len(ratios) >= plan.min_rounds and found.relative_spread <= plan.spread_for(found.value))
         ):
             return found
 

@@ -124,6 +124,15 @@ class TimeBudget:
         return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
 
     @property
+    def may_compare_last(self) -> bool:
+        """Whether another combination can be compared when no leader will be timed any more.
+
+        The confirmation counts with all its stepping: where this matters steps are so slow that it takes that.
+        """
+        end = self.durations.build_seconds + max(self.durations.timing_seconds, self.limits.measure_seconds)
+        return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
+
+    @property
     def may_time_several(self) -> bool:
         """Whether there is time to look for something better trial by trial."""
         return self._fits(_SEVERAL * self.expected_trial_seconds, self.confirmation_seconds)

@@ -110,10 +110,10 @@ class SearchLoop:
         for leaders in (TIMED_LEADERS, 1):
             reason = self._proposed(leaders)
             self._time_leaders(self._comparing)
-        return reason
+        return reason if self._compared_enough else self._proposed()
 
     def _proposed(self, leaders: int = 0) -> str:
-        """Try proposals until there is a reason to stop."""
+        """Try proposals until there is a reason to stop, or no time but that of the end and of so many leaders."""
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
@@ -124,20 +124,22 @@ class SearchLoop:
             unrivalled = best is not None and baseline is not None and best.policy == baseline.policy
             room = self._budget.may_start_unrivalled if unrivalled else self._budget.may_start_trial
             if self._compares_first:
-                room = self._budget.may_compare_another(max(1, leaders - len(self._led)))
+                still = max(1, leaders - len(self._led))
+                room = self._budget.may_compare_another(still) if leaders else self._budget.may_compare_last
             if self._ledger.candidates and not room:
-                return (
-                    f"the time limit of {format_duration(self._budget.limit_seconds)} leaves no room for another trial"
-                    f"{self._stopping.what_more()}"
-                )
+                return self._no_room
             reason = self._stopping.reason()
             if reason is not None and self._compared_enough:
                 return reason + self._but_for_set_ups
             proposal = self._proposer.ask()
             if proposal is None:
                 return f"every policy of the search space was tried{self._but_for_set_ups}"
+            sets_up = self._comparing is not None and starts_slowly(proposal.combination.settings)
+            if sets_up and not leaders and self._compares_first and not self._budget.may_set_up:
+                self._proposer.abandon(proposal)
+                return self._no_room
             try:
-                if self._comparing and starts_slowly(proposal.combination.settings) and not self._budget.may_set_up:
+                if self._comparing and sets_up and not self._budget.may_set_up:
                     self._time_leaders(self._comparing)  # the set-up may take the time that was kept for them
                 begin, self._number = self._budget.elapsed_seconds, self._ledger.next_number
                 evaluation = self._evaluated(proposal)
@@ -163,6 +165,11 @@ class SearchLoop:
             left = self._trial_budget + self._ledger.tried_again - self.measured
             if self.after_trial is not None and left > 0 and not self._compares_first:
                 self.after_trial(self.measured)
+
+    @property
+    def _no_room(self) -> str:
+        limit = format_duration(self._budget.limit_seconds)
+        return f"the time limit of {limit} leaves no room for another trial{self._stopping.what_more()}"
 
     @property
     def _but_for_set_ups(self) -> str:

@@ -116,6 +116,15 @@ def test_it_stops_when_the_ratio_is_sure_enough() -> None:
     assert speedup_of([1.2] * (found.rounds - 1)).relative_spread > 0.03, "and not a round later"
 
 
+def test_a_ratio_far_from_one_need_not_be_known_as_exactly() -> None:
+    wanted: dict[str, Any] = {"target_spread": 0.02, "target_share": 1 / 3, "max_rounds": 100}
+    near, far, slow = (Machine([1.0], [other]).compare(**wanted) for other in (1.03, 1.5, 1 / 1.5))
+    assert near.relative_spread <= 0.02, "a third of so little would be less than anybody measures"
+    assert far.rounds == slow.rounds == 2 < near.rounds
+    assert far.low > 1 + 0.5 / 2, "it is clear nevertheless that it is faster"
+    assert slow.high < 1 - 1 / 3 / 2
+
+
 def test_no_ratio_is_sure_enough_before_the_fewest_rounds() -> None:
     assert Machine([1.0], [1.2]).compare(target_spread=1.0, min_rounds=5).rounds == 5
 

@@ -134,6 +134,19 @@ def test_combinations_are_compared_as_long_as_there_is_time_to_time_leaders_and_
     assert not budget.may_compare_another(leaders)
 
 
+@pytest.mark.parametrize(("slowest", "kept"), [(10.0, 12.0), (4.0, 10.33)], ids=["a slow timing", "a quick one"])
+def test_without_a_leader_the_last_comparisons_leave_the_time_of_a_confirmation_with_all_its_stepping(
+    slowest: float, kept: float
+) -> None:
+    budget, clock = timed()
+    budget.durations.timing_seconds = slowest
+    assert budget.limits.measure_seconds == pytest.approx(8.33, abs=0.01)
+    clock.now += 100.0 - kept - 3.1
+    assert budget.may_compare_last
+    clock.now += 0.2
+    assert not budget.may_compare_last
+
+
 def test_however_long_a_leader_takes_half_of_the_time_is_for_comparisons() -> None:
     budget, clock = timed()
     budget.durations.timing_seconds = 60.0

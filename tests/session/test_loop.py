@@ -10,7 +10,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import Fidelity
-from advisor.methods.setting import use
+from advisor.methods.setting import MethodSetting, use
 from advisor.search.propose.proposal import GainLeft
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
@@ -441,6 +441,31 @@ def test_no_lead_is_certain_before_a_dozen_combinations_were_compared() -> None:
     search.proposer.gains = [GainLeft(expected=0.001, noise=0.012, measured=9)] * 40
     assert search.loop.run().startswith("nothing untried is expected to be faster by more than the noise")
     assert len(search.proposer.told) == 12
+
+
+@pytest.mark.parametrize(
+    ("known", "last", "tried"),
+    [(9, CHECKPOINT, 1), (12, CHECKPOINT, 0), (9, use("compile"), 0)],
+    ids=["fewer than a dozen", "a dozen", "a set-up"],
+)
+def test_the_time_kept_for_a_leader_that_nothing_became_goes_to_comparisons_up_to_a_dozen(
+    known: int, last: MethodSetting, tried: int
+) -> None:
+    """Seen: ten combinations of GPT-2 were compared, and 18 s of 3m30s were left at the end."""
+    earlier = [compared(60, use("compress_activations", bits=4, group=1 << one), micro_batch=8) for one in range(known)]
+    search = Search([compared(50, last, micro_batch=8)], FakeGuard(), trials=40, earlier=[baseline(100), *earlier])
+    clock = Clock()
+    budget = search.loop._budget = TimeBudget(210.0, clock=clock)
+    budget.durations.build_seconds, budget.durations.timing_seconds = 14.0, 10.0
+    budget.durations.comparison_seconds = 9.0
+    budget.durations.short_seconds.append(8.0)
+    clock.now += 210.0 - 45.0
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = search.loop._comparing = fake
+    assert not budget.may_compare_another(1)
+    search.loop.run()
+    assert len(search.proposer.told) == tried
+    assert search.proposer.abandoned == (last.name == "compile")
 
 
 @pytest.mark.parametrize(("left", "timed_at_once"), [(900.0, 2), (100.0, 0)], ids=["enough time", "little time"])

@@ -35,6 +35,9 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 2, 12
 _SPREAD_OF_RUNG = 0.03
 """Target spread of the ratio of two batches: more rounds would cost other combinations their time."""
 
+_SHARE_OF_GAIN = 1 / 3
+"""Or this share of the gain: a batch that is clearly better is known to be before it is known by how much."""
+
 _SLOW_SECONDS = 0.5
 """Steps this slow need no warm-up beyond the step whose memory was measured."""
 
@@ -213,7 +216,8 @@ def _beside_smaller(
         training.step(before.batch)
         bench.synchronize()
 
-    plan = _turn_plan(bench, limits, target_spread=max(_SPREAD_OF_RUNG, bench.spec.target_spread))
+    spread = max(_SPREAD_OF_RUNG, bench.spec.target_spread)
+    plan = _turn_plan(bench, limits, target_spread=spread, target_share=_SHARE_OF_GAIN)
     samples, fewer = policy.global_batch, before.policy.global_batch
     gain, steps = gain_in_turn(larger_step, samples, smaller_step, fewer, plan, begun=(alone,))
     training.micro_batch = policy.micro_batch
@@ -222,11 +226,14 @@ def _beside_smaller(
     return _timing_in_turn(gain, steps, plan, middle=policy.global_batch / rate), gain
 
 
-def _turn_plan(bench: TimedBench, limits: Limits, *, target_spread: float | None = None) -> TurnPlan:
+def _turn_plan(
+    bench: TimedBench, limits: Limits, *, target_spread: float | None = None, target_share: float = 0.0
+) -> TurnPlan:
     return TurnPlan(
         min_rounds=_FEWEST_ROUNDS,
         max_rounds=_MOST_ROUNDS,
         target_spread=bench.spec.target_spread if target_spread is None else target_spread,
+        target_share=target_share,
         seconds=limits.seconds,
         slower_than=limits.slower_than,
     )
@@ -237,7 +244,7 @@ def _timing_in_turn(speedup: Speedup, steps: list[float], plan: TurnPlan, *, mid
     if plan.slower_than is not None and speedup.high < plan.slower_than:
         reason = StopReason.OUTPACED
     else:
-        reason = StopReason.STEADY if speedup.relative_spread <= plan.target_spread else StopReason.BUDGET
+        reason = StopReason.STEADY if speedup.relative_spread <= plan.spread_for(speedup.value) else StopReason.BUDGET
     middle = typical_seconds(steps) if middle is None else middle
     return Timing(
         typical_seconds=middle,
