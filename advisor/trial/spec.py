@@ -193,6 +193,10 @@ class ComparedTrial(Trial[_Compared], frozen=True, kw_only=True):
     needs_all_memory: Incidental[bool] = False
 
 
+HOPELESS = 0.5
+"""Speedup over ``beside`` below which a combination's profiling runs may end early."""
+
+
 class SizeTrial(ComparedTrial[SizeResult], frozen=True, kw_only=True, tag="size"):
     """Profiling run at growing batches: memory against batch, starting at the policy's micro-batch.
 
@@ -200,12 +204,15 @@ class SizeTrial(ComparedTrial[SizeResult], frozen=True, kw_only=True, tag="size"
         fidelity_steps: Steps at the first batch, whose losses are compared between combinations.
         limit_of_timed_bytes: Memory limit of timed trials: batches predicted to need more are not tried.
         compare_at: Micro-batch at which to alternate, if above that of the last point.
+        sample_seconds_beside: Expected seconds per sample of ``beside`` there. What needs far more for every further
+            sample than that is compared at a smaller batch, and its profiling runs end.
     """
 
     fidelity_steps: int = 3
     largest_batch: Incidental[int | None] = None
     limit_of_timed_bytes: Incidental[int | None] = None
     compare_at: int | None = None
+    sample_seconds_beside: Incidental[float | None] = None
 
 
 class TimedTrial(ComparedTrial[_Timed], frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from advisor.measure.measurement import MemoryBreakdown, MemoryMeasurement, SizePoint
 from advisor.trial.spec import SizeTrial
-from advisor.trial.worker.growing_batches import next_batch, suffice, telling
+from advisor.trial.worker.growing_batches import looks_hopeless, next_batch, suffice, telling
 from tests.trial.specs import spec
 
 MIB = 2**20
@@ -161,3 +161,34 @@ def test_large_parameters_are_no_sign_of_a_large_batch() -> None:
     assert not telling(heavy, trial)
     assert telling(msgspec.structs.replace(heavy, step_seconds=0.2), trial)
     assert telling(heavy, msgspec.structs.replace(trial, memory_limit_bytes=60 * 2**30))
+
+
+def paced(*seconds: float) -> list[SizePoint]:
+    """Steps of so many seconds at 2, 4, 8 ... samples."""
+    return [size_point(2 << power, peak=1, activations=1, step_seconds=one) for power, one in enumerate(seconds)]
+
+
+def beside(sample_seconds: float | None = 0.01, compare_at: int | None = 64) -> SizeTrial:
+    return spec(kind=SizeTrial, compare_at=compare_at, sample_seconds_beside=sample_seconds)
+
+
+def test_what_takes_more_than_twice_as_long_for_every_further_sample_looks_hopeless() -> None:
+    """Seen: compressed activations took 14 to 22 s of 3m30s to be known as 0.12 to 0.24 times as fast."""
+    assert looks_hopeless(paced(0.06, 0.11), beside())
+    assert not looks_hopeless(paced(0.06, 0.095), beside()), "17 ms instead of 10"
+    assert looks_hopeless(paced(0.06, 0.06, 0.16), beside()), "only the last two batches count"
+
+
+def test_a_long_part_that_no_sample_adds_to_is_no_reason() -> None:
+    """A large batch makes up for it: a slow optimizer costs the same there."""
+    assert not looks_hopeless(paced(1.0, 1.05), beside())
+    assert not looks_hopeless(paced(0.2, 0.26), beside()), "nor is a difference that chance may make"
+
+
+def test_nothing_looks_hopeless_without_anything_to_compare_with_or_at_its_batch() -> None:
+    slow = paced(0.5, 1.0)
+    assert looks_hopeless(slow, beside())
+    assert not looks_hopeless(slow, beside(sample_seconds=None))
+    assert not looks_hopeless(slow, beside(compare_at=None))
+    assert not looks_hopeless(slow, beside(compare_at=4)), "it is compared there in any case"
+    assert not looks_hopeless(slow[:1], beside())

@@ -107,6 +107,47 @@ def test_short_runs_compare_their_last_point_or_the_batch_that_is_asked_for(runn
         assert last.micro_batch <= 4, "memory is not measured there"
 
 
+SLOW = """
+import time
+
+def compute_loss(model, batch):
+    if {who}:
+        time.sleep(0.005 * len(batch[0]))
+    return torch.nn.functional.cross_entropy(model(batch[0]).float(), batch[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("who", "is_hopeless"),
+    [("torch.is_autocast_enabled('cpu')", True), ("True", False)],
+    ids=["hopeless", "as slow as the other"],
+)
+def test_short_runs_of_what_is_hopeless_end_with_a_comparison_at_the_batch_that_shows_it(
+    runner: Runner, tmp_path: Path, who: str, is_hopeless: bool
+) -> None:
+    """A microsecond per sample is expected of plain training: both look hopeless, and in turn one of them is not."""
+    slow = Logged(tmp_path / "slow", SLOW.format(who=who))
+    asked = slow.spec(
+        kind=SizeTrial,
+        policy=Policy(methods=(use("precision", dtype="bf16"),), micro_batch=2),
+        beside=Policy(micro_batch=2),
+        measure_seconds=5.0,
+        turn_seconds=1.0,
+        largest_batch=16,
+        compare_at=64,
+        sample_seconds_beside=1e-6,
+    )
+    sizing = runner.run(asked).sizing
+    assert sizing is not None
+    *others, last = sizing.points
+    assert others
+    assert (last.micro_batch < 16) == is_hopeless
+    assert last.compared_at == (last.micro_batch if is_hopeless else 64)
+    assert last.speedup is not None
+    assert (last.speedup.high < 0.5) == is_hopeless
+    assert all(point.speedup is None for point in others)
+
+
 def test_the_batches_of_a_ladder_take_turns_as_well(runner: Runner, workload: Logged) -> None:
     ladder = (Policy(micro_batch=8), Policy(micro_batch=16))
     result = runner.run(beside(workload, micro_batch=4, plain=2, ladder=ladder, turn_seconds=0.5))

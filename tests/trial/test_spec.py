@@ -30,6 +30,7 @@ INCIDENTAL = {
     "outpaced_below_samples_per_second",
     "outpaced_below_speedup",
     "reference_gradient",
+    "sample_seconds_beside",
     "thread_rates",
     "time_limit_seconds",
     "turn_seconds",

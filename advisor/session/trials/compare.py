@@ -23,6 +23,7 @@ from advisor.session.trials.expected import expected_at
 from advisor.session.trials.stalls import around_stalls, speedup_between
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
+from advisor.trial.spec import HOPELESS
 
 __all__ = ["ComparingEvaluator"]
 
@@ -142,7 +143,10 @@ class ComparingEvaluator(Evaluator):
         self._turns.pacesetter = pacesetter
         first = {one.policy.key: one for one in reversed(timed) if one.speedup is not None}  # no repetition of any
         self._turns.leader = max(first.values(), key=_rate, default=None)
-        self._turns.compare_at = min(one.micro_batch for one in compared if one.beside == beside)
+        batches = {one.micro_batch: one.speedup for one in compared if one.beside == beside}
+        # What was hopeless was compared at a smaller batch.
+        usual = [batch for batch, speedup in batches.items() if speedup is not None and speedup.high >= HOPELESS]
+        self._turns.compare_at = min(usual or batches)
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
         """Roughly measure the baseline's throughput: what counts is the speedup of others that alternate with it."""

@@ -12,7 +12,7 @@ from advisor.policy.policy import Policy
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 
-__all__ = ["ERROR_PER_DOUBLING", "FORECAST_ERROR", "expected_at", "seconds_at"]
+__all__ = ["ERROR_PER_DOUBLING", "FORECAST_ERROR", "expected_at", "sample_seconds_at", "seconds_at"]
 
 _GROWTH_PER_DOUBLING = 0.05
 """How much the log of a speedup usually changes when the batch doubles, before anything is known of it. A faster
@@ -80,6 +80,11 @@ def seconds_at(model: MemoryModel, batch: int) -> float:
         return seconds
     ratio = batch / model.timed_at
     return min(max(seconds, model.timed_seconds * math.sqrt(ratio)), model.timed_seconds * ratio)
+
+
+def sample_seconds_at(model: MemoryModel | None, batch: int | None) -> float | None:
+    """Predict seconds per sample, where both are known."""
+    return None if model is None or batch is None else seconds_at(model, batch) / batch
 
 
 def _growth(

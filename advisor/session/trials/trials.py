@@ -19,6 +19,7 @@ from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.session.trials.durations import remember_timing
+from advisor.session.trials.expected import sample_seconds_at
 from advisor.session.trials.fullest_device import fullest_bytes, settled_by_probe
 from advisor.session.trials.known import Known, ran_not_even_once
 from advisor.session.trials.micro_batches import largest_of_samples, profiled_passes
@@ -137,26 +138,25 @@ class Trials:
     def _size_from(
         self, first_batch: int, combination: Combination, largest_batch: int | None, *, alone: bool, for_all: bool
     ) -> SizeResult:
-        plain = self._known.models.get(Combination().label)
+        plain, slow_start = self._known.models.get(Combination().label), starts_slowly(combination.settings)
         known = self.model_of(self.turns.pacesetter), self.sizing_of(self.turns.pacesetter)
         beside = None if alone else self.turns.beside_profiling_runs(combination, first_batch, *known)
-        slow_start = starts_slowly(combination.settings)
         expected = None if plain is None else plain.seconds(2 * first_batch)
         limit_seconds = self._limits.hard_limit_seconds(expected, slow_start=slow_start)
         if slow_start and self.turns.compare_at is not None:
             limit_seconds = min(limit_seconds, self._limits.set_up_limit_seconds)
+        passes, settled = profiled_passes(combination, self._goal), self._settled(combination)
         return self.runs.sized(
             self.runs.spec(
                 SizeTrial,
-                combination.policy(
-                    first_batch, profiled_passes(combination, self._goal), settled=self._settled(combination)
-                ),
+                combination.policy(first_batch, passes, settled=settled),
                 measure_seconds=self._limits.sizing_seconds,
                 hard_limit_seconds=limit_seconds,
                 largest_batch=largest_batch,
                 memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
                 limit_of_timed_bytes=self._goal.limit_on(combination.gpu_count),
                 compare_at=None if beside is None else self.turns.compare_at,
+                sample_seconds_beside=sample_seconds_at(known[0], self.turns.compare_at),
                 **self._taking_turns(beside),
             ),
             for_all=for_all,

@@ -7,9 +7,9 @@ import math
 import torch
 
 from advisor.measure.measurement import SizePoint
-from advisor.trial.spec import SizeTrial
+from advisor.trial.spec import HOPELESS, SizeTrial
 
-__all__ = ["QUICK_REPETITIONS", "QUICK_SECONDS", "next_batch", "suffice", "telling"]
+__all__ = ["QUICK_REPETITIONS", "QUICK_SECONDS", "looks_hopeless", "next_batch", "suffice", "telling"]
 
 QUICK_SECONDS = 0.3
 QUICK_REPETITIONS = 3
@@ -24,6 +24,8 @@ _REACH = 4
 _REACH_IN_CHUNKS = 2
 """Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
 a method that works in chunks of a fixed size does as soon as they are filled."""
+_MOSTLY_SAMPLES = 0.5
+"""Share of a step from which on what samples take tells of larger batches, and is no chance."""
 _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 
@@ -135,6 +137,19 @@ def telling(point: SizePoint, spec: SizeTrial) -> bool:
     kept = point.memory.breakdown
     fixed = kept.parameters + kept.buffers + kept.gradients + kept.optimizer_state
     return point.memory.peak_bytes - fixed >= _TELLING_SHARE * (spec.memory_limit_bytes - fixed)
+
+
+def looks_hopeless(points: list[SizePoint], spec: SizeTrial) -> bool:
+    """Whether every further sample takes so long that no larger batch can come near the training it is compared with.
+
+    A step's fixed part may be long and still not matter at large batches; the part of each sample does.
+    """
+    if len(points) < 2 or spec.sample_seconds_beside is None or points[-1].micro_batch >= (spec.compare_at or 0):
+        return False
+    before, last = points[-2:]
+    each = (last.step_seconds - before.step_seconds) / (last.micro_batch - before.micro_batch)
+    is_slow = each * HOPELESS > spec.sample_seconds_beside
+    return is_slow and each * last.micro_batch >= _MOSTLY_SAMPLES * last.step_seconds
 
 
 def suffice(points: list[SizePoint]) -> bool:

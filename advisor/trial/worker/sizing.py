@@ -25,11 +25,11 @@ from advisor.predict.trace.envelope import predict_between
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import SizeResult
-from advisor.trial.spec import SizeTrial
+from advisor.trial.spec import HOPELESS, SizeTrial
 from advisor.trial.worker.alternate import speedup_in_turn
 from advisor.trial.worker.bench import Bench, finite
 from advisor.trial.worker.failure import at_batch, is_out_of_memory
-from advisor.trial.worker.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, next_batch
+from advisor.trial.worker.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, looks_hopeless, next_batch
 
 __all__ = ["size"]
 
@@ -39,11 +39,10 @@ _LEAST_STEPS = 3
 """One creates the optimizer's state, one is timed, one measures memory."""
 _SUSPICIOUS = 1.5
 """Time per sample, relative to a smaller batch, above which a step was probably disturbed."""
-_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 8
-_TARGET_SPREAD = 0.04
-"""Of the comparison: enough to find possible leaders, which then get full timing."""
-_CLEARLY_SLOWER = 0.8
-"""Stop alternating once the upper end of the speedup's interval is below this: the candidate cannot lead."""
+_TURNS = TurnPlan(min_rounds=2, max_rounds=8, target_spread=0.04, seconds=math.inf, slower_than=0.8)
+"""Of the comparison: enough to find possible leaders, which then get full timing. Clearly slower ones cannot lead."""
+_GLANCE = TurnPlan(min_rounds=2, max_rounds=2, target_spread=0.04, seconds=math.inf, slower_than=HOPELESS)
+"""Of one that looks hopeless at a smaller batch."""
 
 
 def size(bench: Bench[SizeTrial]) -> SizeResult:
@@ -56,6 +55,7 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
     spec = bench.spec
     prediction: MemoryPrediction | None = None
     out_of_memory_at = None
+    is_hopeless = False
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
         losses, point, settling_seconds = _first_point(bench, meter, training)
@@ -65,7 +65,7 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
         def following(known: list[SizePoint]) -> int | None:
             return _following(known, bench, begin, settling_seconds, prediction, in_chunks=in_chunks)
 
-        while (micro_batch := following(points)) is not None:
+        while not is_hopeless and (micro_batch := following(points)) is not None:
             try:
                 point = _further_point(bench, meter, training, micro_batch)
                 before, timeline = timeline, meter.timeline
@@ -85,20 +85,32 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
                     bench.out_of_step = "ranks may wait for one that ran out of memory"
                 out_of_memory_at = micro_batch
                 break
-        if out_of_memory_at is None:
-            points[-1] = _compared_or_not(bench, meter, training, points, is_timed=is_timed)
+            if looks_hopeless(points, spec):
+                glance = _compared_or_not(bench, meter, training, points, at=micro_batch, plan=_GLANCE)
+                if is_hopeless := glance.speedup is not None and glance.speedup.high < HOPELESS:
+                    points[-1] = glance
+        if out_of_memory_at is None and not is_hopeless:
+            at = max(points[-1].micro_batch, spec.compare_at or 0)
+            points[-1] = _compared_or_not(bench, meter, training, points, is_timed=is_timed, at=at, plan=_TURNS)
         settled = dict(training.settled)
     sizing = Sizing(points=tuple(points), out_of_memory_at=out_of_memory_at, loss_trace=losses, settled=settled)
     return spec.ended(Outcome.OK, sizing=sizing, prediction=prediction, paces=tuple(bench.paces))
 
 
 def _compared_or_not(
-    bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, points: list[SizePoint], *, is_timed: bool
+    bench: Bench[SizeTrial],
+    meter: MemoryMeter,
+    training: Training,
+    points: list[SizePoint],
+    *,
+    at: int,
+    plan: TurnPlan,
+    is_timed: bool = True,
 ) -> SizePoint:
     """The last point, compared if it fits at the comparison's batch; its other measurements are kept either way."""
     point = points[-1]
     try:
-        compared = _compared(bench, meter, training, point)
+        compared = _compared(bench, meter, training, point, at, plan)
         if compared.speedup is None and not is_timed:
             return _timed_point(bench, training, point, points[-2])
         return compared
@@ -107,19 +119,25 @@ def _compared_or_not(
         return point
     except Exception as error:
         if bench.world.size > 1 or not is_out_of_memory(error, bench.device, bench.refusals):
-            at_batch(error, max(point.micro_batch, bench.spec.compare_at or 0))
+            at_batch(error, at)
             raise
         bench.out_of_step = "its comparison ran out of memory"
         bench.notes.append(f"not compared in turn: batch {training.micro_batch} did not fit")
         return point
 
 
-def _compared(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, point: SizePoint) -> SizePoint:
-    """The last point, with its speedup over another training at the same batch."""
+def _compared(
+    bench: Bench[SizeTrial],
+    meter: MemoryMeter,
+    training: Training,
+    point: SizePoint,
+    micro_batch: int,
+    plan: TurnPlan,
+) -> SizePoint:
+    """The last point, with its speedup over another training at a batch that is at least its own."""
     spec = bench.spec
     if spec.beside is None or bench.partner is None:
         return point
-    micro_batch = max(point.micro_batch, spec.compare_at or 0)
     bench.tell(f"batch {micro_batch}, in turn with {_name(spec.beside)}")
     policy = msgspec.structs.replace(spec.policy, micro_batch=micro_batch)
     beside = msgspec.structs.replace(spec.beside, micro_batch=micro_batch)
@@ -136,13 +154,7 @@ def _compared(bench: Bench[SizeTrial], meter: MemoryMeter, training: Training, p
     if micro_batch != point.micro_batch:
         with meter.guarding(batches[0]):
             step()  # the first one at this batch
-    plan = TurnPlan(
-        min_rounds=_FEWEST_ROUNDS,
-        max_rounds=_MOST_ROUNDS,
-        target_spread=_TARGET_SPREAD,
-        seconds=spec.turn_seconds,
-        slower_than=_CLEARLY_SLOWER,
-    )
+    plan = msgspec.structs.replace(plan, seconds=spec.turn_seconds)
     found = speedup_in_turn(bench, step, policy, beside, plan)
     if found is None:
         return point
