@@ -111,7 +111,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
         min_rounds: Fewest rounds; the first one is always completed.
         max_rounds: Most rounds.
         target_spread: Stop when the interval's half-width is below this share of the speedup.
-        target_share: Or below this share of its distance from 1: what is far from it need not be known as exactly.
+        target_share: Or below this share of the speedup's absolute log: a clear gain need not be known as exactly.
         seconds: Start no round that would end after this many seconds.
         slower_than: Stop once the upper end of the interval is below this speedup, else ``None``.
     """

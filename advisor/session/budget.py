@@ -125,11 +125,13 @@ class TimeBudget:
 
     @property
     def may_compare_last(self) -> bool:
-        """Whether another combination can be compared when no leader will be timed any more.
+        """Whether another combination can be compared when nothing became a leader whose timing needs time.
 
-        The confirmation counts with all its stepping: where this matters steps are so slow that it takes that.
+        The winner's comparison with the reference run and its confirmation follow. Where this matters steps are slow,
+        so the confirmation is expected to use all of its soft limit.
         """
-        end = self.durations.build_seconds + max(self.durations.timing_seconds, self.limits.measure_seconds)
+        stepping = max(self.durations.timing_seconds, self.limits.measure_seconds)
+        end = self.expected_comparison_seconds + self.durations.build_seconds + stepping
         return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
 
     @property

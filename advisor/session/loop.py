@@ -110,10 +110,17 @@ class SearchLoop:
         for leaders in (TIMED_LEADERS, 1):
             reason = self._proposed(leaders)
             self._time_leaders(self._comparing)
-        return reason if self._compared_enough else self._proposed()
+        if not self._led and not self._compared_enough:
+            reason = self._proposed()  # The time reserved for a leader goes to comparisons if nothing became one.
+            self._time_leaders(self._comparing)
+        return reason
 
     def _proposed(self, leaders: int = 0) -> str:
-        """Try proposals until there is a reason to stop, or no time but that of the end and of so many leaders."""
+        """Try proposals until there is a reason to stop, which may be that the time left is reserved.
+
+        Args:
+            leaders: Leaders to reserve time for while combinations are compared; with 0, a dozen comparisons is enough.
+        """
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
@@ -123,10 +130,11 @@ class SearchLoop:
             best, baseline = self.best(), self._ledger.baseline
             unrivalled = best is not None and baseline is not None and best.policy == baseline.policy
             room = self._budget.may_start_unrivalled if unrivalled else self._budget.may_start_trial
+            is_last = self._compares_first and not leaders
             if self._compares_first:
                 still = max(1, leaders - len(self._led))
-                room = self._budget.may_compare_another(still) if leaders else self._budget.may_compare_last
-            if self._ledger.candidates and not room:
+                room = self._budget.may_compare_last if is_last else self._budget.may_compare_another(still)
+            if self._ledger.candidates and (not room or (is_last and self._compared_enough)):
                 return self._no_room
             reason = self._stopping.reason()
             if reason is not None and self._compared_enough:
@@ -135,7 +143,7 @@ class SearchLoop:
             if proposal is None:
                 return f"every policy of the search space was tried{self._but_for_set_ups}"
             sets_up = self._comparing is not None and starts_slowly(proposal.combination.settings)
-            if sets_up and not leaders and self._compares_first and not self._budget.may_set_up:
+            if is_last and (proposal.hand_tuned or (sets_up and not self._budget.may_set_up)):
                 self._proposer.abandon(proposal)
                 return self._no_room
             try:
@@ -161,7 +169,7 @@ class SearchLoop:
                 self._put_off_set_ups(evaluation.candidate)
             if self._comparing is not None and any(map(is_measured, self._ledger.candidates)):
                 # Measure a certain leader now, whatever the rest of the time goes to; after the dozen, a likely one.
-                self._time_leaders(self._comparing, surely=self._compares_first)
+                self._time_leaders(self._comparing, surely=self._compares_first and not is_last)
             left = self._trial_budget + self._ledger.tried_again - self.measured
             if self.after_trial is not None and left > 0 and not self._compares_first:
                 self.after_trial(self.measured)

@@ -134,8 +134,8 @@ def test_combinations_are_compared_as_long_as_there_is_time_to_time_leaders_and_
     assert not budget.may_compare_another(leaders)
 
 
-@pytest.mark.parametrize(("slowest", "kept"), [(10.0, 12.0), (4.0, 10.33)], ids=["a slow timing", "a quick one"])
-def test_without_a_leader_the_last_comparisons_leave_the_time_of_a_confirmation_with_all_its_stepping(
+@pytest.mark.parametrize(("slowest", "kept"), [(10.0, 16.0), (4.0, 14.33)], ids=["a slow timing", "a quick one"])
+def test_without_a_leader_the_last_comparisons_leave_time_to_check_the_winner_and_confirm_it_with_all_its_stepping(
     slowest: float, kept: float
 ) -> None:
     budget, clock = timed()

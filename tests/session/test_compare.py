@@ -445,13 +445,12 @@ def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
     assert trials.turns.compare_at == 16
     assert trials.turns.leader == leader, "and no repetition of it, of which the luckiest would be taken"
     hopeless = msgspec.structs.replace(beside, micro_batch=4, speedup=Speedup(value=0.3, low=0.2, high=0.4, rounds=1))
-    more = [
-        *earlier,
-        msgspec.structs.replace(compared_candidate(Combination((use("adam_8bit"),))), comparison=hopeless),
-    ]
-    third = FakeTrials(growing=0.001)
-    evaluator(third).baseline_is(baseline(100), [baseline(100), *more])
-    assert third.turns.compare_at == 16, "what was hopeless was compared before it came there"
+    slow = msgspec.structs.replace(hopeless, micro_batch=16)
+    more = [msgspec.structs.replace(compared_candidate(CHECKPOINT), comparison=one) for one in (beside, hopeless, slow)]
+    for others in (more, more[1:]):
+        third = FakeTrials(growing=0.001)
+        evaluator(third).baseline_is(baseline(100), [baseline(100), leader, *others])
+        assert third.turns.compare_at == 16, "what was hopeless was compared before it came there"
     anew = FakeTrials(growing=0.001)
     evaluator(anew).baseline_is(baseline(100), [baseline(100), leader])
     assert anew.turns.pacesetter == PLAIN, "nobody was compared with it yet"

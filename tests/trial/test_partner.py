@@ -137,7 +137,9 @@ def test_short_runs_of_what_is_hopeless_end_with_a_comparison_at_the_batch_that_
         compare_at=64,
         sample_seconds_beside=1e-6,
     )
-    sizing = runner.run(asked).sizing
+    result = runner.run(asked)
+    assert len(result.paces) == (1 if is_hopeless else 2), "it is looked at once before the comparison"
+    sizing = result.sizing
     assert sizing is not None
     *others, last = sizing.points
     assert others

@@ -143,10 +143,10 @@ class ComparingEvaluator(Evaluator):
         self._turns.pacesetter = pacesetter
         first = {one.policy.key: one for one in reversed(timed) if one.speedup is not None}  # no repetition of any
         self._turns.leader = max(first.values(), key=_rate, default=None)
-        batches = {one.micro_batch: one.speedup for one in compared if one.beside == beside}
-        # What was hopeless was compared at a smaller batch.
-        usual = [batch for batch, speedup in batches.items() if speedup is not None and speedup.high >= HOPELESS]
-        self._turns.compare_at = min(usual or batches)
+        # What was hopeless may have been compared at a smaller batch.
+        likely = [one for one in compared if one.beside == beside and one.speedup and one.speedup.high >= HOPELESS]
+        largest = max(one.micro_batch for one in compared if one.beside == beside)
+        self._turns.compare_at = min((one.micro_batch for one in likely), default=largest)
 
     def _timed_baseline(self, policy: Policy) -> Candidate:
         """Roughly measure the baseline's throughput: what counts is the speedup of others that alternate with it."""

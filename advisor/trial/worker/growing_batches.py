@@ -25,7 +25,7 @@ _REACH_IN_CHUNKS = 2
 """Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
 a method that works in chunks of a fixed size does as soon as they are filled."""
 _MOSTLY_SAMPLES = 0.5
-"""Share of a step from which on what samples take tells of larger batches, and is no chance."""
+"""Smallest share of a step that per-sample work must take; below it, the slope may be noise."""
 _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 

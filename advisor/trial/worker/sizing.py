@@ -55,7 +55,7 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
     spec = bench.spec
     prediction: MemoryPrediction | None = None
     out_of_memory_at = None
-    is_hopeless = False
+    is_hopeless, glances = False, True
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
         losses, point, settling_seconds = _first_point(bench, meter, training)
@@ -85,11 +85,15 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
                     bench.out_of_step = "ranks may wait for one that ran out of memory"
                 out_of_memory_at = micro_batch
                 break
-            if looks_hopeless(points, spec):
+            if glances and looks_hopeless(points, spec):
+                glances, paused = False, time.perf_counter()
                 glance = _compared_or_not(bench, meter, training, points, at=micro_batch, plan=_GLANCE)
+                begin += time.perf_counter() - paused  # no time of the profiling runs
+                if bench.out_of_step:
+                    break
                 if is_hopeless := glance.speedup is not None and glance.speedup.high < HOPELESS:
                     points[-1] = glance
-        if out_of_memory_at is None and not is_hopeless:
+        if out_of_memory_at is None and not is_hopeless and not bench.out_of_step:
             at = max(points[-1].micro_batch, spec.compare_at or 0)
             points[-1] = _compared_or_not(bench, meter, training, points, is_timed=is_timed, at=at, plan=_TURNS)
         settled = dict(training.settled)
