@@ -168,7 +168,7 @@ def paced(*seconds: float) -> list[SizePoint]:
     return [size_point(2 << power, peak=1, activations=1, step_seconds=one) for power, one in enumerate(seconds)]
 
 
-def beside(sample_seconds: float | None = 0.01, compare_at: int | None = 64) -> SizeTrial:
+def beside(sample_seconds: float | None = 0.01, compare_at: int | None = 32) -> SizeTrial:
     return spec(kind=SizeTrial, compare_at=compare_at, sample_seconds_beside=sample_seconds)
 
 
@@ -192,3 +192,10 @@ def test_nothing_looks_hopeless_without_anything_to_compare_with_or_at_its_batch
     assert not looks_hopeless(slow, beside(compare_at=None))
     assert not looks_hopeless(slow, beside(compare_at=4)), "it is compared there in any case"
     assert not looks_hopeless(slow[:1], beside())
+
+
+def test_nothing_looks_hopeless_far_below_the_batch_of_the_comparison() -> None:
+    """Some kernels need more samples than these to use the device."""
+    assert looks_hopeless(paced(0.5, 1.0), beside(compare_at=32))
+    assert not looks_hopeless(paced(0.5, 1.0), beside(compare_at=33))
+    assert looks_hopeless(paced(0.5, 1.0, 2.0), beside(compare_at=33)), "at 8 samples"

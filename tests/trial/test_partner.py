@@ -134,7 +134,7 @@ def test_short_runs_of_what_is_hopeless_end_with_a_comparison_at_the_batch_that_
         measure_seconds=5.0,
         turn_seconds=1.0,
         largest_batch=16,
-        compare_at=64,
+        compare_at=32,
         sample_seconds_beside=1e-6,
     )
     result = runner.run(asked)
@@ -144,7 +144,7 @@ def test_short_runs_of_what_is_hopeless_end_with_a_comparison_at_the_batch_that_
     *others, last = sizing.points
     assert others
     assert (last.micro_batch < 16) == is_hopeless
-    assert last.compared_at == (last.micro_batch if is_hopeless else 64)
+    assert last.compared_at == (last.micro_batch if is_hopeless else 32)
     assert last.speedup is not None
     assert (last.speedup.high < 0.5) == is_hopeless
     assert all(point.speedup is None for point in others)

@@ -24,6 +24,8 @@ _REACH = 4
 _REACH_IN_CHUNKS = 2
 """Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
 a method that works in chunks of a fixed size does as soon as they are filled."""
+_FAR = 8
+"""Largest multiple of its batch that a slope is believed at: kernels may need a larger one to use the device."""
 _MOSTLY_SAMPLES = 0.5
 """Smallest share of a step that per-sample work must take; below it, the slope may be noise."""
 _TIME_SHARE = 0.6
@@ -144,9 +146,11 @@ def looks_hopeless(points: list[SizePoint], spec: SizeTrial) -> bool:
 
     A step's fixed part may be long and still not matter at large batches; the part of each sample does.
     """
-    if len(points) < 2 or spec.sample_seconds_beside is None or points[-1].micro_batch >= (spec.compare_at or 0):
+    if len(points) < 2 or spec.sample_seconds_beside is None or spec.compare_at is None:
         return False
     before, last = points[-2:]
+    if not last.micro_batch < spec.compare_at <= _FAR * last.micro_batch:
+        return False
     each = (last.step_seconds - before.step_seconds) / (last.micro_batch - before.micro_batch)
     is_slow = each * HOPELESS > spec.sample_seconds_beside
     return is_slow and each * last.micro_batch >= _MOSTLY_SAMPLES * last.step_seconds
