@@ -48,11 +48,13 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         speedup: Over the training that the trial alternates with; ``None`` without one.
         gain: Speedup over the best earlier batch of the ladder, alternating with it; ``None`` for the first batch.
+        over: The micro-batch of that one; it is larger where a batch was left out at first.
     """
 
     measurement: Measurement
     speedup: Speedup | None = None
     gain: Speedup | None = None
+    over: int | None = None
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

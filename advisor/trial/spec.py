@@ -242,10 +242,12 @@ class TimeTrial(TimedTrial[TimeResult], frozen=True, kw_only=True, tag="time"):
 
     Attributes:
         ladder: The same methods at growing micro-batches, for as long as throughput grows.
+        expected_gains: Expected throughput of each of them relative to the one before; empty if nothing is known.
     """
 
     smaller: Policy | None = None
     ladder: tuple[Policy, ...] = ()
+    expected_gains: Incidental[tuple[float, ...]] = ()
 
 
 class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="confirm"):
@@ -281,13 +283,11 @@ class FidelityTrial(Trial[FidelityResult], frozen=True, kw_only=True, tag="fidel
     """A few dozen small steps: the losses and the first gradient, to compare with the reference run's.
 
     Attributes:
-        other_chance: Use other random numbers in every step and start one rounding error away, to measure the reference
-            run's own noise.
+        other_chance: Draw other numbers in every step and start one rounding error away: the reference run's own noise.
         write_gradient_to: File to write the first gradient to, for the reference run.
         reference_gradient: File of the reference run's first gradient, to compare this run's with.
         watched_state: Names of the model state that the reference run's first step changed.
-        thread_rates: The probe's rates by number of threads: beside other processes, steps take as many as these do not
-            slow down, since nothing here is timed.
+        thread_rates: As for timed trials; nothing here is timed.
     """
 
     fidelity_steps: int = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -57,6 +58,7 @@ class FakeTrials:
         self.most_samples: int | None = None
         self.turns = Turns(wanted=False, usable_bytes=2**40, second_context_bytes=0)
         self.alone: list[str] = []
+        self.rungs: dict[int, Rung] = {}
         self.rates = rates or {}
         self.fails_at = fails_at
         self.fails = fails
@@ -103,7 +105,9 @@ class FakeTrials:
         smaller: Policy | None = None,
         ladder: tuple[Policy, ...] = (),
         measure_seconds: float | None = None,
+        expected_gains: tuple[float, ...] = (),
     ) -> TimeResult:
+        self.expected_gains = expected_gains
         self.timed.append((policy, tuple(one.micro_batch for one in ladder)))
         self.seconds.append(measure_seconds)
         key = f"time {len(self.timed)}"
@@ -113,6 +117,9 @@ class FakeTrials:
         for one in ladder:
             if one.micro_batch in self.fails_at:
                 break
+            if one.micro_batch in self.rungs:
+                rungs.append(self.rungs[one.micro_batch])
+                continue
             rungs.append(Rung(measurement=measurement(self.rate(one), micro_batch=one.micro_batch), speedup=TWICE))
             if self.rate(one) < 1.02 * best:
                 break
@@ -327,6 +334,32 @@ def test_the_best_rung_leads_and_the_others_are_written_down() -> None:
     assert [one.policy.micro_batch for one in evaluation.before] == [8, 16, 64]
     assert {one.role for one in evaluation.before} == {Role.SEARCHED}
     assert {one.trial_key for one in (best, *evaluation.before)} == {best.trial_key}
+
+
+def test_each_batch_of_a_ladder_is_expected_to_gain_as_its_profiling_runs_say() -> None:
+    trials = FakeTrials(fixed=0.016, growing=0.001)
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_leader(compared(found, CHECKPOINT), best=None)
+    first, ladder = trials.timed[-1]
+    rates = [batch / (0.016 + 0.001 * batch) for batch in (first.micro_batch, *ladder)]
+    assert trials.expected_gains == pytest.approx([later / before for before, later in itertools.pairwise(rates)])
+
+
+def test_a_batch_that_was_measured_after_a_larger_one_knows_how_that_compares() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100}, fails_at=(36,))
+    over_first = Speedup(value=1.2, low=1.1, high=1.3, rounds=3)
+    over_larger = Speedup(value=1.25, low=1.2, high=1.3, rounds=2)
+    trials.rungs = {
+        16: Rung(measurement=measurement(150, micro_batch=16), speedup=TWICE, gain=over_larger, over=32),
+        32: Rung(measurement=measurement(120, micro_batch=32), speedup=TWICE, gain=over_first, over=8),
+    }
+    found = evaluator(trials, limited(500))
+    found.baseline_is(baseline(100, micro_batch=8))
+    evaluation = found.time_leader(compared(found, CHECKPOINT), best=None)
+    assert evaluation.candidate.policy.micro_batch == 16
+    assert evaluation.candidate.gain_of_larger == over_larger.inverse
+    assert {one.policy.micro_batch: one.gain_of_larger for one in evaluation.before} == {8: over_first, 32: None}
 
 
 def test_what_is_timed_at_once_has_its_ladder_without_having_been_compared() -> None:

@@ -22,6 +22,7 @@ from tests.trial.specs import spec
 KINDS = get_args(TrialSpec)
 
 INCIDENTAL = {
+    "expected_gains",
     "layout",
     "largest_batch",
     "limit_of_timed_bytes",

@@ -15,7 +15,7 @@ from advisor.trial.result import Rung
 from advisor.trial.worker import timed
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import AllocatorRefusals
-from advisor.trial.worker.timed_steps import Limits, measured
+from advisor.trial.worker.timed_steps import Earlier, Limits, measured
 from tests.decide.examples import measurement
 from tests.session.test_budget import Clock
 from tests.trial.specs import spec
@@ -83,6 +83,46 @@ def test_a_ladder_ends_where_its_next_batch_may_take_twice_the_stepping_of_a_tri
     first = Rung(measurement=measurement(100.0), speedup=None)
     found = timed.climb(cast("Any", _Batches(asked)), cast("Any", None), cast("Any", None), first)
     assert len(found) == rungs
+
+
+CURVES = {
+    "as expected": ({4: 100, 8: 140, 16: 170, 32: 180}, [16, 32]),
+    "peaks at what was left out": ({4: 100, 8: 140, 16: 120, 32: 110}, [8, 16]),
+    "no gain at all": ({4: 100, 8: 90, 16: 80, 32: 70}, [8, 16]),
+    "less than expected, but still growing": ({4: 100, 8: 110, 16: 125, 32: 150}, [8, 16, 32]),
+}
+
+
+@pytest.mark.parametrize(("rates", "measured_at"), CURVES.values(), ids=CURVES)
+def test_a_batch_expected_to_be_between_its_neighbours_is_left_out_unless_the_larger_one_disappoints(
+    monkeypatch: pytest.MonkeyPatch, rates: dict[int, float], measured_at: list[int]
+) -> None:
+    found = climbed(monkeypatch, rates, expected_gains=(1.4, 1.2, 1.1))
+    assert [rung.measurement.micro_batch for rung in found] == measured_at
+    assert max(rates, key=rates.__getitem__) in (4, *measured_at)
+
+
+@pytest.mark.parametrize("gains", [(), (1.2, 1.2, 1.2), (1.4, 1.05, 1.0)], ids=["unknown", "unclear", "perhaps best"])
+def test_no_batch_is_left_out_that_may_be_the_best(monkeypatch: pytest.MonkeyPatch, gains: tuple[float, ...]) -> None:
+    found = climbed(monkeypatch, {4: 100, 8: 140, 16: 170, 32: 180}, expected_gains=gains)
+    assert [(rung.measurement.micro_batch, rung.over) for rung in found] == [(8, 4), (16, 8), (32, 16)]
+
+
+def climbed(monkeypatch: pytest.MonkeyPatch, rates: dict[int, float], **asked: Any) -> tuple[Rung, ...]:
+    """The rungs of a ladder from 4 to 32 samples, of which each batch has its rate."""
+
+    def measured_as_well(*arguments: Any, before: Earlier) -> Rung:
+        policy: Policy = arguments[3]
+        value = rates[policy.micro_batch] / rates[before.policy.micro_batch]
+        gain = Speedup(value=value, low=value / 1.01, high=value * 1.01, rounds=2)
+        figures = measurement(rates[policy.micro_batch], micro_batch=policy.micro_batch)
+        return Rung(measurement=figures, gain=gain, over=before.policy.micro_batch)
+
+    monkeypatch.setattr(timed, "_measured_as_well", measured_as_well)
+    ladder = tuple(Policy(micro_batch=batch) for batch in (8, 16, 32))
+    trial = spec(micro_batch=4, measure_seconds=10.0, time_limit_seconds=200.0, ladder=ladder, **asked)
+    first = Rung(measurement=measurement(rates[4], micro_batch=4))
+    return timed.climb(cast("Any", _Batches(trial)), cast("Any", None), cast("Any", None), first)
 
 
 class _Batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.decide.eligible import is_measured
-from advisor.measure.measurement import Sizing
+from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
 from advisor.report.wording import comparison_words
@@ -23,6 +24,7 @@ from advisor.session.trials.expected import expected_at
 from advisor.session.trials.stalls import around_stalls, speedup_between
 from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
+from advisor.trial.result import TimeResult
 from advisor.trial.spec import HOPELESS
 
 __all__ = ["ComparingEvaluator"]
@@ -192,16 +194,9 @@ class ComparingEvaluator(Evaluator):
         first = self._aimed(largest)
         ladder = self._ladder(first, largest)
         self._progress.trial_started(self.number, first, f"timing it batch by batch{self._where}")
-        result = self._trials.time(first, outpaced_below=None, ladder=ladder)
-        candidates: list[Candidate] = []
-        for policy, rung in zip((first, *ladder), (None, *result.ladder), strict=False):
-            measurement = result.measurement if rung is None else rung.measurement
-            one = self._make.timed(policy, leader.role, result, measurement)
-            one = msgspec.structs.replace(one, comparison=leader.comparison)
-            if rung is not None:
-                one = msgspec.structs.replace(one, speedup=rung.speedup)
-                candidates[-1] = msgspec.structs.replace(candidates[-1], gain_of_larger=rung.gain)
-            candidates.append(one)
+        expected = self._expected_gains(first, ladder)
+        result = self._trials.time(first, outpaced_below=None, ladder=ladder, expected_gains=expected)
+        candidates = self._timed_ladder(leader, first, ladder, result)
         if result.outcome is Outcome.OUT_OF_MEMORY or self._has_no_batch(candidates[0]):
             return self._retried(candidates[0], best)
         top = max(candidates, key=_rate)
@@ -214,6 +209,38 @@ class ComparingEvaluator(Evaluator):
             self._sets_the_pace(top, max(one.policy.micro_batch for one in candidates))
         others = [msgspec.structs.replace(one, role=Role.SEARCHED) for one in candidates if one is not top]
         return Evaluation(candidate=top, before=tuple(others))
+
+    def _expected_gains(self, first: Policy, ladder: Sequence[Policy]) -> tuple[float, ...]:
+        """Throughput at each batch of a ladder relative to the one before, as the profiling runs predict it."""
+        model = self._trials.model_of(Combination.of(first))
+        assert model is not None, "it was sized"
+        seconds = [model.seconds(one.micro_batch, one.accumulation_steps) for one in (first, *ladder)]
+        if min(seconds) <= 0:
+            return ()
+        rates = [one.global_batch / taken for one, taken in zip((first, *ladder), seconds, strict=True)]
+        return tuple(later / earlier for earlier, later in itertools.pairwise(rates))
+
+    def _timed_ladder(
+        self, leader: Candidate, first: Policy, ladder: Sequence[Policy], result: TimeResult
+    ) -> list[Candidate]:
+        """The candidates that were timed, by growing batch."""
+        policies = {one.micro_batch: one for one in ladder}
+
+        def timed(policy: Policy, measurement: Measurement | None) -> Candidate:
+            one = self._make.timed(policy, leader.role, result, measurement)
+            return msgspec.structs.replace(one, comparison=leader.comparison)
+
+        found = {first.micro_batch: timed(first, result.measurement)}
+        for rung in result.ladder:
+            batch = rung.measurement.micro_batch
+            own = msgspec.structs.replace(timed(policies[batch], rung.measurement), speedup=rung.speedup)
+            if rung.gain is not None and rung.over is not None and rung.over > batch:
+                own = msgspec.structs.replace(own, gain_of_larger=rung.gain.inverse)
+            else:
+                before = max(found) if rung.over is None else rung.over
+                found[before] = msgspec.structs.replace(found[before], gain_of_larger=rung.gain)
+            found[batch] = own
+        return list(found.values())
 
     def _expected(self, policy: Policy) -> Comparison | None:
         combination = Combination.of(policy)

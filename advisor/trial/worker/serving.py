@@ -17,7 +17,7 @@ from advisor.text.records import decode_record
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.guardian import adopt_orphans
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
-from advisor.trial.spec import ComparedTrial, ProbeTrial, TimeTrial, TrialSpec
+from advisor.trial.spec import ComparedTrial, ProbeTrial, TrialSpec
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
 from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.partner import Partner
@@ -99,11 +99,11 @@ class _Worker:
         methods = spec.beside.combination_key
         if self._prepared is None:
             return next(iter(self._partners.values()), None)
-        if isinstance(spec, TimeTrial):
-            # Its batches are large: other partners must not hold memory at the same time.
-            for other, partner in self._partners.items():
-                if other != methods:
-                    partner.rest()
+        # Others must not hold memory at the same time: large batches need it, and to a virtual machine memory that was
+        # in use until now costs a fraction of what new memory does.
+        for other, partner in self._partners.items():
+            if other != methods:
+                partner.rest()
         if methods not in self._partners:
             self._fork_partner(methods)
         return self._partners.get(methods)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.measure.memory.meter import MemoryMeter
@@ -24,6 +25,9 @@ _TURNS = 2
 
 _WORTH_ANOTHER = 0.02
 """If doubling the batch gains less than this, four times the batch is not tried."""
+
+_CLEAR_GAIN, _FURTHER_GAIN = 1.25, 1.1
+"""Expected gains of a batch, and of the next one over it, from which only the next one is measured."""
 
 _TIME_SHARE = 0.5
 """Share of the hard time limit that a ladder may use: a trial killed in it would lose all measurements."""
@@ -96,27 +100,58 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
 
     Each alternates with the best one before it in this process: interference slows both equally, so seconds of
     stepping reveal a gain of a few percent. The speedup follows from the gain.
+
+    A batch that is expected to be clearly better than the one before it, and worse than the one after it, is left out;
+    if the latter gains less than was expected of it, it is measured after all.
+
+    Returns:
+        The batches that were measured, in growing order.
     """
+    ladder, expected = bench.spec.ladder, bench.spec.expected_gains
     rungs: list[Rung] = []
     best = Earlier(bench.spec.policy, bench.data.batches(bench.spec.policy.global_batch)[0], first)
+    largest = bench.spec.policy.micro_batch
     allowed = min(_TIME_SHARE * bench.spec.time_limit_seconds, _TRIALS_OF_LADDER * bench.spec.measure_seconds)
     begin = last = time.perf_counter()
-    for policy in bench.spec.ladder:
+
+    def has_time(policy: Policy) -> bool:
         now = time.perf_counter()
-        if now - begin + 2 * (now - last) > allowed:
-            break
-        last = now
+        return now - begin + policy.micro_batch / largest * (now - last) <= allowed
+
+    def gain_at(policy: Policy) -> float | None:
+        """Measure it and return its gain over the best one, which it becomes if it is better; ``None`` if it failed."""
+        nonlocal best, last
+        last = time.perf_counter()
         limits = Limits(_TURNS * bench.spec.turn_seconds)
-        words = f"batch {policy.micro_batch}"
-        rung = _measured_as_well(bench, meter, training, policy, limits, words, before=best)
+        rung = _measured_as_well(bench, meter, training, policy, limits, f"batch {policy.micro_batch}", before=best)
         if rung is None:
-            break
+            return None
         rungs.append(rung)
-        assert rung.gain is not None, "it alternated with the one before"
-        if rung.gain.value < 1 + _WORTH_ANOTHER:
+        assert rung.gain is not None, "it alternated with the best one"
+        if rung.gain.value >= 1 + _WORTH_ANOTHER:
+            best = Earlier(policy, bench.data.batches(policy.global_batch)[0], rung)
+        return rung.gain.value
+
+    place = 0
+    while place < len(ladder):
+        left_out = place if _is_surely_between(expected[place : place + 2]) and has_time(ladder[place + 1]) else None
+        place += left_out is not None
+        if not has_time(ladder[place]) or (gain := gain_at(ladder[place])) is None:
             break
-        best = Earlier(policy, bench.data.batches(policy.global_batch)[0], rung)
-    return tuple(rungs)
+        largest = ladder[place].micro_batch
+        if left_out is not None and gain < expected[left_out]:
+            after_all = gain_at(ladder[left_out])
+            if after_all is None or best.policy == ladder[left_out]:
+                break
+        if gain < 1 + _WORTH_ANOTHER:
+            break
+        place += 1
+    return tuple(sorted(rungs, key=lambda rung: rung.measurement.micro_batch))
+
+
+def _is_surely_between(gains: Sequence[float]) -> bool:
+    """Whether a batch is expected to be clearly better than the one before it, and worse than the one after it."""
+    return len(gains) == 2 and gains[0] >= _CLEAR_GAIN and gains[1] >= _FURTHER_GAIN
 
 
 def _measured_as_well(

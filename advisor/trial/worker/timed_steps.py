@@ -38,6 +38,9 @@ _SPREAD_OF_RUNG = 0.03
 _SHARE_OF_GAIN = 1 / 3
 """Or this share of the gain: a batch that is clearly better is known to be before it is known by how much."""
 
+_SHARE_OF_SPEEDUP = 1 / 10
+"""The same of the speedup over the training beside it: the confirmation measures the winner's again."""
+
 _SLOW_SECONDS = 0.5
 """Steps this slow need no warm-up beyond the step whose memory was measured."""
 
@@ -106,13 +109,13 @@ def measured(
     with meter.watching() as completed:
         if before is not None:
             begin = time.perf_counter()
-            step()  # alone, or the memory reserved for the smaller batch would count
+            step()  # alone, or the memory reserved for the earlier batch would count
             alone = time.perf_counter() - begin
         else:
             timing, speedup, joules = _timed(bench, step, policy, limits, warms_up=not is_slow)
         memory = completed(memory)
     if before is not None:
-        timing, gain = _beside_smaller(bench, training, step, policy, limits, before, alone)
+        timing, gain = _beside_earlier(bench, training, step, policy, limits, before, alone)
         speedup = None if before.rung.speedup is None else before.rung.speedup.times(gain)
     tokens = tokens_per_sample(batches[0], bench.data.layout.dims)
     rate = samples / timing.typical_seconds
@@ -131,7 +134,8 @@ def measured(
         joules_per_step=None if joules is None else joules / len(timing.step_seconds),
         loss_trace=tuple(finite(loss, index) for index, loss in enumerate(losses)),
     )
-    return Rung(measurement=measurement, speedup=speedup, gain=gain)
+    over = None if before is None else before.policy.micro_batch
+    return Rung(measurement=measurement, speedup=speedup, gain=gain, over=over)
 
 
 def _settled(bench: TimedBench, meter: MemoryMeter, training: Training, batches: list[Any]) -> list[float]:
@@ -171,7 +175,8 @@ def _timed(
     if beside is not None and bench.partner is not None:
         if warms_up:
             step()
-        turns = _turn_plan(bench, limits)
+        share = _SHARE_OF_SPEEDUP if isinstance(bench.spec, TimeTrial) else 0.0
+        turns = _turn_plan(bench, limits, target_share=share)
         found = speedup_in_turn(bench, step, policy, beside, turns)
         if found is not None:
             speedup, steps = found
@@ -195,7 +200,7 @@ def _plan(bench: TimedBench, limits: Limits, samples: int, *, warms_up: bool) ->
     )
 
 
-def _beside_smaller(
+def _beside_earlier(
     bench: TimedBench,
     training: Training,
     step: Callable[[], None],
@@ -204,24 +209,24 @@ def _beside_smaller(
     before: Earlier,
     alone: float,
 ) -> tuple[Timing, Speedup]:
-    """Time steps alternating with a smaller batch of the same training, after one of ``alone`` seconds."""
+    """Time steps alternating with an earlier batch of the same training, after one of ``alone`` seconds."""
     bench.data.reused.keep_too([before.batch])
 
-    def larger_step() -> None:
+    def own_step() -> None:
         training.micro_batch = policy.micro_batch
         step()
 
-    def smaller_step() -> None:
+    def earlier_step() -> None:
         training.micro_batch = before.policy.micro_batch
         training.step(before.batch)
         bench.synchronize()
 
     spread = max(_SPREAD_OF_RUNG, bench.spec.target_spread)
     plan = _turn_plan(bench, limits, target_spread=spread, target_share=_SHARE_OF_GAIN)
-    samples, fewer = policy.global_batch, before.policy.global_batch
-    gain, steps = gain_in_turn(larger_step, samples, smaller_step, fewer, plan, begun=(alone,))
+    samples, others = policy.global_batch, before.policy.global_batch
+    gain, steps = gain_in_turn(own_step, samples, earlier_step, others, plan, begun=(alone,))
     training.micro_batch = policy.micro_batch
-    # Scaled to the smaller batch's measurement: values measured at different times are not comparable.
+    # Scaled to the earlier batch's measurement: values measured at different times are not comparable.
     rate = before.rung.measurement.samples_per_second * gain.value
     return _timing_in_turn(gain, steps, plan, middle=policy.global_batch / rate), gain
 
