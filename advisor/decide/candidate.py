@@ -78,7 +78,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         comparison: Its short steps alternating with plain training's.
         speedup: Speedup over the baseline by timed steps that alternate with the baseline, or with a leader that did.
             Its measurement then states the baseline's throughput times this speedup.
-        gain_of_larger: Speedup of the next larger batch of the same methods, alternating with it in one process.
+        gain_of_larger: Speedup of a larger batch of the same methods, alternating with it in one process.
         confirmed: Speedup of its emitted wrapper in a fresh process, where that was run.
         not_confirmed: Why it may not win although no alternating run shows that: it was no faster than the baseline
             measured right after it, or it was not run after a better candidate failed to be confirmed.

@@ -123,15 +123,18 @@ class TimeBudget:
         end = self.expected_comparison_seconds + self.confirmation_seconds + leaders * self.durations.timing_seconds
         return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
 
-    @property
-    def may_compare_last(self) -> bool:
+    def may_compare_last(self, *, checked: bool) -> bool:
         """Whether another combination can be compared when nothing became a leader whose timing needs time.
 
-        The winner's comparison with the reference run and its confirmation follow. Where this matters steps are slow,
-        so the confirmation is expected to use all of its soft limit.
+        The winner's comparison with the reference run and a brief confirmation follow. Where this matters steps are
+        slow, so the confirmation is expected to use all of its soft limit.
+
+        Args:
+            checked: Whether the winner so far was compared with the reference run.
         """
-        stepping = max(self.durations.timing_seconds, self.limits.measure_seconds)
-        end = self.expected_comparison_seconds + self.durations.build_seconds + stepping
+        comparing = 0.0 if checked else self.expected_comparison_seconds
+        stepping = max(self.durations.timing_seconds, self.limits.shortest_confirmation_seconds)
+        end = comparing + self.durations.build_seconds + stepping
         return self._fits(self.durations.expected_short_seconds(2 * self.limits.turn_seconds), end)
 
     @property

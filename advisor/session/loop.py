@@ -133,7 +133,9 @@ class SearchLoop:
             is_last = self._compares_first and not leaders
             if self._compares_first:
                 still = max(1, leaders - len(self._led))
-                room = self._budget.may_compare_last if is_last else self._budget.may_compare_another(still)
+                checked = best is not None and best.guard is not None
+                last = self._budget.may_compare_last(checked=checked)
+                room = last if is_last else self._budget.may_compare_another(still)
             if self._ledger.candidates and (not room or (is_last and self._compared_enough)):
                 return self._no_room
             reason = self._stopping.reason()
@@ -150,6 +152,7 @@ class SearchLoop:
                 if self._comparing and sets_up and not self._budget.may_set_up:
                     self._time_leaders(self._comparing)  # the set-up may take the time that was kept for them
                 begin, self._number = self._budget.elapsed_seconds, self._ledger.next_number
+                self._budget.limits.confirms_briefly |= is_last
                 evaluation = self._evaluated(proposal)
             except BaseException:
                 self._proposer.abandon(proposal)

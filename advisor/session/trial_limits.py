@@ -32,6 +32,9 @@ _SHARE_TO_SET_UP = 1 / 6
 _PATIENCE = 4.0
 """A trial is killed after this many times its expected stepping: it hangs, or is of no use to the search."""
 
+_SHARE_OF_BRIEF_CONFIRMATION = 1 / 2
+"""Share of a timed trial's stepping that a confirmation makes even if no time is left."""
+
 _LONGEST_TRACE_SECONDS = 30.0
 
 
@@ -94,6 +97,9 @@ def _recently(seconds: Sequence[float], otherwise: float) -> float:
 class TrialLimits:
     """Soft limits for stepping, and hard limits of whole trials."""
 
+    confirms_briefly = False
+    """Whether the time for the confirmation went to comparisons, but for the shortest."""
+
     def __init__(
         self, limit_seconds: float, share_of_trial: float, durations: Durations, remaining: Callable[[], float]
     ) -> None:
@@ -107,6 +113,19 @@ class TrialLimits:
     def measure_seconds(self) -> float:
         """Soft limit for the stepping of one timed trial."""
         return self._share(self._share_of_trial, _SHORTEST_TRIAL_SECONDS, _LONGEST_TRIAL_SECONDS)
+
+    @property
+    def confirmation_step_seconds(self) -> float:
+        """Soft limit for the stepping of the confirming run: that of a timed trial, or what is left, if it is brief."""
+        if not self.confirms_briefly:
+            return self.measure_seconds
+        left = self._remaining() - self._durations.build_seconds
+        return max(self.shortest_confirmation_seconds, min(self.measure_seconds, left))
+
+    @property
+    def shortest_confirmation_seconds(self) -> float:
+        """The stepping of a brief one that begins when no time is left."""
+        return _SHARE_OF_BRIEF_CONFIRMATION * self.measure_seconds
 
     @property
     def sizing_seconds(self) -> float:

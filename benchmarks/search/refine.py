@@ -21,7 +21,7 @@ from pathlib import Path
 
 from advisor.methods.setting import MethodSetting
 from advisor.search.space.space_file import load_space
-from advisor.trial.worker.probe import libraries
+from advisor.trial.worker.optional_libraries import imported
 from benchmarks.json_lines import append
 from benchmarks.search.in_turn import time_in_turn
 from benchmarks.search.recordings import RECORDINGS, SMOKE, Recording
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     recording = SMOKE if options.model == SMOKE.name else RECORDINGS[options.model]
     path = options.table or _TABLES / f"{recording.name}-cpu.jsonl"
-    libraries(load_space(str(recording.space)).libraries)  # Imported once: it would take seconds in every fork.
+    imported(load_space(str(recording.space)).libraries)  # Imported once: it would take seconds in every fork.
     end = time.monotonic() + 60 * options.minutes
     for line in _refined(path, recording, end):
         append(path, line)

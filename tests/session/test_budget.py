@@ -134,17 +134,31 @@ def test_combinations_are_compared_as_long_as_there_is_time_to_time_leaders_and_
     assert not budget.may_compare_another(leaders)
 
 
-@pytest.mark.parametrize(("slowest", "kept"), [(10.0, 16.0), (4.0, 14.33)], ids=["a slow timing", "a quick one"])
-def test_without_a_leader_the_last_comparisons_leave_time_to_check_the_winner_and_confirm_it_with_all_its_stepping(
-    slowest: float, kept: float
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize(("slowest", "kept"), [(10.0, 12.0), (1.0, 6.17)], ids=["a slow timing", "a quick one"])
+def test_without_a_leader_the_last_comparisons_leave_time_to_confirm_the_winner_and_to_check_it_if_nobody_did(
+    slowest: float, kept: float, checked: bool
 ) -> None:
     budget, clock = timed()
     budget.durations.timing_seconds = slowest
-    assert budget.limits.measure_seconds == pytest.approx(8.33, abs=0.01)
+    assert budget.limits.shortest_confirmation_seconds == pytest.approx(4.17, abs=0.01)
+    kept += 0.0 if checked else 4.0
     clock.now += 100.0 - kept - 3.1
-    assert budget.may_compare_last
+    assert budget.may_compare_last(checked=checked)
     clock.now += 0.2
-    assert not budget.may_compare_last
+    assert not budget.may_compare_last(checked=checked)
+
+
+@pytest.mark.parametrize(("left", "stepping"), [(50.0, 8.33), (8.0, 6.0), (3.0, 4.17)])
+def test_after_the_last_comparisons_a_confirmation_steps_for_what_is_left_but_not_for_less_than_half(
+    left: float, stepping: float
+) -> None:
+    budget, clock = timed()
+    clock.now += 100.0 - left
+    assert budget.durations.build_seconds == 2.0
+    assert budget.limits.confirmation_step_seconds == budget.limits.measure_seconds
+    budget.limits.confirms_briefly = True
+    assert budget.limits.confirmation_step_seconds == pytest.approx(stepping, abs=0.01)
 
 
 def test_however_long_a_leader_takes_half_of_the_time_is_for_comparisons() -> None:

@@ -338,10 +338,11 @@ def test_the_best_rung_leads_and_the_others_are_written_down() -> None:
 
 def test_each_batch_of_a_ladder_is_expected_to_gain_as_its_profiling_runs_say() -> None:
     trials = FakeTrials(fixed=0.016, growing=0.001)
-    found = evaluator(trials, limited(1000))
+    found = evaluator(trials, limited(4000))
     found.baseline_is(baseline(100, micro_batch=8))
     found.time_leader(compared(found, CHECKPOINT), best=None)
     first, ladder = trials.timed[-1]
+    assert len(ladder) > 1
     rates = [batch / (0.016 + 0.001 * batch) for batch in (first.micro_batch, *ladder)]
     assert trials.expected_gains == pytest.approx([later / before for before, later in itertools.pairwise(rates)])
 
@@ -360,6 +361,19 @@ def test_a_batch_that_was_measured_after_a_larger_one_knows_how_that_compares() 
     assert evaluation.candidate.policy.micro_batch == 16
     assert evaluation.candidate.gain_of_larger == over_larger.inverse
     assert {one.policy.micro_batch: one.gain_of_larger for one in evaluation.before} == {8: over_first, 32: None}
+
+
+def test_of_two_larger_batches_the_better_one_counts() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100}, fails_at=(36,))
+    better, worse = (Speedup(value=value, low=value - 0.1, high=value + 0.1, rounds=3) for value in (1.12, 1.01))
+    trials.rungs = {
+        batch: Rung(measurement=measurement(100 * gain.value, micro_batch=batch), speedup=TWICE, gain=gain, over=8)
+        for batch, gain in ((16, better), (32, worse))
+    }
+    found = evaluator(trials, limited(500))
+    found.baseline_is(baseline(100, micro_batch=8))
+    evaluation = found.time_leader(compared(found, CHECKPOINT), best=None)
+    assert {one.policy.micro_batch: one.gain_of_larger for one in evaluation.before} == {8: better, 32: None}
 
 
 def test_what_is_timed_at_once_has_its_ladder_without_having_been_compared() -> None:

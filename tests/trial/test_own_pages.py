@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
-import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -13,12 +12,24 @@ import pytest
 import torch
 
 from advisor.measure.page_faults import page_faults
-from advisor.trial.spec import PredictTrial
-from advisor.trial.worker import prepared
+from advisor.trial.spec import SizeTrial
+from advisor.trial.worker import bench, prepared
+from advisor.trial.worker.failure import AllocatorRefusals
 from advisor.trial.worker.own_pages import own_pages
+from advisor.workload._loading import load_workload
 from tests.trial.specs import spec
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks trials")
+
+def _is_advised() -> bool:
+    some = mmap.mmap(-1, mmap.PAGESIZE)
+    try:
+        some.madvise(23)
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not _is_advised(), reason="needs Linux 5.14 or newer")
 
 PAGES = 4096
 """Of the trained parameter below."""
@@ -49,6 +60,7 @@ def faults_of_writing(shared: torch.nn.Module, *, owned: bool) -> tuple[float, f
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
     process.start()
+    theirs.close()
     first, second = ours.recv()
     process.join()
     return first, second
@@ -91,12 +103,20 @@ def test_lazy_parameters_have_no_pages_yet() -> None:
     own_pages(torch.nn.LazyLinear(4))
 
 
-def test_a_trial_takes_the_prepared_model_with_pages_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    owned: list[torch.nn.Module] = []
-    monkeypatch.setattr(prepared, "own_pages", owned.append)
-    one, asked = torch.nn.Linear(2, 2), spec()
-    state = prepared.Prepared(identity=(asked.workload.fingerprint, asked.seed), threads=2, model=one)
-    assert state.take_model(spec(kind=PredictTrial)) is None
-    assert owned == [], "a trace writes to nothing"
-    assert state.take_model(asked) is one
-    assert owned == [one]
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_trial_owns_the_pages_of_a_prepared_model_once_its_policy_is_applied(
+    monkeypatch: pytest.MonkeyPatch, is_prepared: bool
+) -> None:
+    owned: list[int] = []
+    monkeypatch.setattr(bench, "own_pages", lambda model: owned.append(sum(one.numel() for one in model.parameters())))
+    asked = spec(kind=SizeTrial)
+    state = None
+    if is_prepared:
+        state = prepared.Prepared(identity=(asked.workload.fingerprint, asked.seed), threads=1)
+        state.workload = load_workload(asked.workload)
+        state.model, state.built = prepared._built(state.workload, asked.seed, state.host_data)
+        state.random_state = torch.get_rng_state()
+    found = bench.Bench(asked, lambda _: None, AllocatorRefusals(torch.device("cpu")), prepared=state)
+    with found.training(asked.policy) as training:
+        parameters = sum(one.numel() for one in training.model.parameters())
+    assert owned == ([parameters] if is_prepared else [])

@@ -27,7 +27,7 @@ def grow_winner(context: StudyContext, trials: Trials, recommendation: Recommend
     """Time the winner at a larger batch if that is expected to be faster; return whether it was tried.
 
     Only for ``faster`` with a free global batch, not of the user's own baseline, within the number of trials, and only
-    beyond the largest batch of its methods that was tried: of smaller ones the search has measured which is best.
+    beyond the largest batch of its methods that was tried: of smaller ones the search knows which is best.
     """
     policy = _grown(context, trials, recommendation.winner)
     if policy is None or not context.budget.may_repeat:

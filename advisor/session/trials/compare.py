@@ -234,11 +234,11 @@ class ComparingEvaluator(Evaluator):
         for rung in result.ladder:
             batch = rung.measurement.micro_batch
             own = msgspec.structs.replace(timed(policies[batch], rung.measurement), speedup=rung.speedup)
+            before = found[max(found) if rung.over is None or rung.over > batch else rung.over]
             if rung.gain is not None and rung.over is not None and rung.over > batch:
                 own = msgspec.structs.replace(own, gain_of_larger=rung.gain.inverse)
-            else:
-                before = max(found) if rung.over is None else rung.over
-                found[before] = msgspec.structs.replace(found[before], gain_of_larger=rung.gain)
+            elif rung.gain is not None and _gain(before) < rung.gain.value:  # Two batches may have been tried after it.
+                found[before.policy.micro_batch] = msgspec.structs.replace(before, gain_of_larger=rung.gain)
             found[batch] = own
         return list(found.values())
 
@@ -312,6 +312,10 @@ def _efficient_batch(model: MemoryModel, sizing: Sizing) -> int:
     if growing <= 0:
         return seen
     return max(seen, math.ceil(_EFFICIENT / (1 - _EFFICIENT) * fixed / growing))
+
+
+def _gain(candidate: Candidate) -> float:
+    return 0.0 if candidate.gain_of_larger is None else candidate.gain_of_larger.value
 
 
 def _rate(candidate: Candidate) -> float:

@@ -255,20 +255,20 @@ class Trials:
             policy: The wrapper's.
             wrapper_path: Its file.
             repeat: Distinguishes repetitions.
-            around_stalls: Whether it may take turns with the steady baseline, over which its speedup is then. Once
-                nothing slows the baseline down, that one would be too slow.
+            around_stalls: Whether it may take turns with the steady baseline, over which its speedup is then.
             asked: Other fields of the trial: what it takes turns with where the search took none.
         """
         model, need = self.model_of(Combination.of(policy)), self._need_bytes(policy)
         steady = self.turns.steady_beside(policy, need) if around_stalls else None
         beside = self.turns.baseline_beside(policy, need) if steady is None else steady.policy
         expected = None if model is None else model.seconds(policy.micro_batch, policy.accumulation_steps)
-        limit = self._limits.confirmation_limit_seconds(expected, slow_start=starts_slowly(policy.methods))
+        slow = starts_slowly(policy.methods)
         result = self.runs.run(
             self.runs.spec(
                 ConfirmTrial,
                 policy,
-                hard_limit_seconds=limit,
+                measure_seconds=self._limits.confirmation_step_seconds,
+                hard_limit_seconds=self._limits.confirmation_limit_seconds(expected, slow_start=slow),
                 wrapper_path=wrapper_path,
                 wrapper_text=Path(wrapper_path).read_text(encoding="utf-8"),
                 repeat=repeat,

@@ -31,6 +31,7 @@ from advisor.trial.spec import Trial
 from advisor.trial.worker.batch_source import BatchSource
 from advisor.trial.worker.failure import AllocatorRefusals, DivergedError
 from advisor.trial.worker.model_copy import ModelCopy
+from advisor.trial.worker.own_pages import own_pages
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.prepared import Prepared
 from advisor.workload._loading import load_workload
@@ -205,6 +206,7 @@ class Bench(Generic[_S]):
     @contextlib.contextmanager
     def _built(self, apply: Callable[[torch.nn.Module], Training]) -> Iterator[Training]:
         self.tell("building the model")
+        is_shared = self._model is not None
         model = self.build_model()
         require_built(model)
         if any(parameter.untyped_storage() in self.data.host_data for parameter in model.parameters()):
@@ -213,6 +215,8 @@ class Bench(Generic[_S]):
                 "before the call. Construct the model inside build_model."
             )
         training = apply(model)
+        if is_shared:
+            own_pages(training.model)
         training.after_step.append(self.data.reused.restore)
         del model
         try:

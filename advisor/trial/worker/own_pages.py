@@ -1,8 +1,8 @@
 """Copy the pages that a forked process shares with the one that built its model, before its first step writes to them.
 
-The optimizer writes to every parameter. Where a page is still shared, the kernel copies it in the middle of the step,
-and then makes the processor of every other thread forget the old one: on a virtual machine ten times the cost of the
-copy itself. All at once, before other threads have run, it takes a tenth of a second for every 250 MB.
+The optimizer writes to every trained parameter. Where a page is still shared, the kernel copies it in the middle of the
+step, and makes the processor of every other thread forget the old one: on a virtual machine ten times the cost of the
+copy itself. All at once, before other threads have worked, it takes a tenth of a second for every 200 MB.
 """
 
 from __future__ import annotations

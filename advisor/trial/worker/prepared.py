@@ -22,7 +22,6 @@ from torch.nn.parameter import is_lazy
 from advisor.measure.batches.batches import seed_everything
 from advisor.measure.memory.storages import HostData
 from advisor.trial.spec import ConfirmTrial, CountTrial, LookTrial, PredictTrial, Trial
-from advisor.trial.worker.own_pages import own_pages
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.reads import recording_reads
@@ -88,7 +87,6 @@ class Prepared:
         if self.model is None:
             return None
         model, self.model = self.model, None
-        own_pages(model)
         return model
 
 

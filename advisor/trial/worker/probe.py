@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +28,7 @@ from advisor.trial.result import ProbeResult
 from advisor.trial.spec import ProbeTrial
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.failure import at_batch, is_out_of_memory
+from advisor.trial.worker.optional_libraries import imported
 from advisor.workload._user_functions import Workload
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.facts import Facts
@@ -154,7 +152,7 @@ def _facts(
         torch_version=str(torch.__version__),  # a class of its own otherwise
         workload_options=_options(bench),
         size_arguments=_size_arguments(bench.workload, bench.spec.workload.kind),
-        libraries=libraries(bench.spec.libraries),
+        libraries=imported(bench.spec.libraries),
         **_of_methods(bench, training, batch, found["batch_layout"]),
         **found,
     )
@@ -265,23 +263,3 @@ def _plain_options(optimizer: torch.optim.Optimizer) -> dict[str, _Option]:
         for name, value in optimizer.defaults.items()
         if value is None or isinstance(value, bool | int | float | str | torch.Tensor)
     }
-
-
-def libraries(names: Iterable[str]) -> dict[str, str]:
-    """Import optional libraries: name -> version, or the error; one that is not installed is left out."""
-    found = {}
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            continue
-        try:
-            module = importlib.import_module(name)
-        except Exception as error:  # an installed library that cannot be loaded is a fact about this machine
-            found[name] = f"error: {type(error).__name__}: {error}"
-            continue
-        found[name] = str(getattr(module, "__version__", None) or _distribution_version(name))
-    return found
-
-
-def _distribution_version(name: str) -> str:
-    distributions = importlib.metadata.packages_distributions().get(name, [])
-    return importlib.metadata.version(distributions[0]) if distributions else "unknown version"

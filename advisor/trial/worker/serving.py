@@ -17,7 +17,7 @@ from advisor.text.records import decode_record
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.guardian import adopt_orphans
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
-from advisor.trial.spec import ComparedTrial, ProbeTrial, TrialSpec
+from advisor.trial.spec import ComparedTrial, ProbeTrial, TimeTrial, TrialSpec
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
 from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.partner import Partner
@@ -99,12 +99,14 @@ class _Worker:
         methods = spec.beside.combination_key
         if self._prepared is None:
             return next(iter(self._partners.values()), None)
-        # Others must not hold memory at the same time: large batches need it, and to a virtual machine memory that was
-        # in use until now costs a fraction of what new memory does.
-        for other, partner in self._partners.items():
-            if other != methods:
-                partner.rest()
-        if methods not in self._partners:
+        is_new = methods not in self._partners
+        if is_new or isinstance(spec, TimeTrial):
+            # Large batches need the memory of other partners. On a virtual machine, a new one builds its training in
+            # memory that has just been freed several times as fast as in other memory.
+            for other, partner in self._partners.items():
+                if other != methods:
+                    partner.rest()
+        if is_new:
             self._fork_partner(methods)
         return self._partners.get(methods)
 

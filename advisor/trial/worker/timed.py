@@ -24,10 +24,13 @@ _TURNS = 2
 """Time of a ladder's rung, as a multiple of the time of a combination's alternating profiling steps."""
 
 _WORTH_ANOTHER = 0.02
-"""If doubling the batch gains less than this, four times the batch is not tried."""
+"""If a larger batch gains less than this, none larger still is tried."""
 
 _CLEAR_GAIN, _FURTHER_GAIN = 1.25, 1.1
 """Expected gains of a batch, and of the next one over it, from which only the next one is measured."""
+
+_AS_EXPECTED = 0.95
+"""Share of the expected gain that the larger one must reach, or the one left out is measured after all."""
 
 _TIME_SHARE = 0.5
 """Share of the hard time limit that a ladder may use: a trial killed in it would lose all measurements."""
@@ -101,8 +104,9 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
     Each alternates with the best one before it in this process: interference slows both equally, so seconds of
     stepping reveal a gain of a few percent. The speedup follows from the gain.
 
-    A batch that is expected to be clearly better than the one before it, and worse than the one after it, is left out;
-    if the latter gains less than was expected of it, it is measured after all.
+    A batch that is expected to be clearly better than the one before it, and worse than the one after it, is left out.
+    If the larger one fails or gains less than expected, the one left out is measured after all. The one before the last
+    is never left out: the last may fill the memory, and it fails more often than others.
 
     Returns:
         The batches that were measured, in growing order.
@@ -110,20 +114,20 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
     ladder, expected = bench.spec.ladder, bench.spec.expected_gains
     rungs: list[Rung] = []
     best = Earlier(bench.spec.policy, bench.data.batches(bench.spec.policy.global_batch)[0], first)
-    largest = bench.spec.policy.micro_batch
     allowed = min(_TIME_SHARE * bench.spec.time_limit_seconds, _TRIALS_OF_LADDER * bench.spec.measure_seconds)
-    begin = last = time.perf_counter()
+    begin, seconds_per_sample = time.perf_counter(), 0.0
 
     def has_time(policy: Policy) -> bool:
-        now = time.perf_counter()
-        return now - begin + policy.micro_batch / largest * (now - last) <= allowed
+        """Whether it can be measured in time, if that takes as long for each of its samples as for the last batch."""
+        return time.perf_counter() - begin + seconds_per_sample * policy.micro_batch <= allowed
 
     def gain_at(policy: Policy) -> float | None:
         """Measure it and return its gain over the best one, which it becomes if it is better; ``None`` if it failed."""
-        nonlocal best, last
-        last = time.perf_counter()
+        nonlocal best, seconds_per_sample
+        since = time.perf_counter()
         limits = Limits(_TURNS * bench.spec.turn_seconds)
         rung = _measured_as_well(bench, meter, training, policy, limits, f"batch {policy.micro_batch}", before=best)
+        seconds_per_sample = (time.perf_counter() - since) / policy.micro_batch
         if rung is None:
             return None
         rungs.append(rung)
@@ -133,25 +137,23 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
         return rung.gain.value
 
     place = 0
-    while place < len(ladder):
-        left_out = place if _is_surely_between(expected[place : place + 2]) and has_time(ladder[place + 1]) else None
-        place += left_out is not None
-        if not has_time(ladder[place]) or (gain := gain_at(ladder[place])) is None:
-            break
-        largest = ladder[place].micro_batch
-        if left_out is not None and gain < expected[left_out]:
-            after_all = gain_at(ladder[left_out])
-            if after_all is None or best.policy == ladder[left_out]:
-                break
-        if gain < 1 + _WORTH_ANOTHER:
+    while place < len(ladder) and has_time(ladder[place]):
+        left_out = None
+        if _is_surely_between(expected[place:-1]) and has_time(ladder[place + 1]):
+            left_out, due = ladder[place], _AS_EXPECTED * expected[place] * expected[place + 1]
+            place += 1
+        gain = gain_at(ladder[place])
+        if left_out is not None and (gain is None or gain < due) and has_time(left_out):
+            gain_at(left_out)
+        if gain is None or gain < 1 + _WORTH_ANOTHER or best.policy == left_out:
             break
         place += 1
     return tuple(sorted(rungs, key=lambda rung: rung.measurement.micro_batch))
 
 
 def _is_surely_between(gains: Sequence[float]) -> bool:
-    """Whether a batch is expected to be clearly better than the one before it, and worse than the one after it."""
-    return len(gains) == 2 and gains[0] >= _CLEAR_GAIN and gains[1] >= _FURTHER_GAIN
+    """Whether the first batch is expected to be clearly better than the one before it, and worse than the next one."""
+    return len(gains) >= 2 and gains[0] >= _CLEAR_GAIN and gains[1] >= _FURTHER_GAIN
 
 
 def _measured_as_well(

@@ -38,8 +38,8 @@ _SPREAD_OF_RUNG = 0.03
 _SHARE_OF_GAIN = 1 / 3
 """Or this share of the gain: a batch that is clearly better is known to be before it is known by how much."""
 
-_SHARE_OF_SPEEDUP = 1 / 10
-"""The same of the speedup over the training beside it: the confirmation measures the winner's again."""
+_SPREAD_OF_LADDER = 0.05
+"""Target spread of the ratio of a ladder's first batch and another training, which all its batches have in common."""
 
 _SLOW_SECONDS = 0.5
 """Steps this slow need no warm-up beyond the step whose memory was measured."""
@@ -175,8 +175,8 @@ def _timed(
     if beside is not None and bench.partner is not None:
         if warms_up:
             step()
-        share = _SHARE_OF_SPEEDUP if isinstance(bench.spec, TimeTrial) else 0.0
-        turns = _turn_plan(bench, limits, target_share=share)
+        climbs = isinstance(bench.spec, TimeTrial) and bool(bench.spec.ladder)
+        turns = _turn_plan(bench, limits, target_spread=_SPREAD_OF_LADDER if climbs else None)
         found = speedup_in_turn(bench, step, policy, beside, turns)
         if found is not None:
             speedup, steps = found
