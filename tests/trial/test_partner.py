@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from advisor.measure.measurement import StopReason
@@ -171,6 +172,40 @@ def test_a_batch_of_a_ladder_that_fails_leaves_the_figures_of_those_before_it(ru
     assert result.speedup is not None
     assert result.ladder == ()
     assert result.notes == ("batch 5 ended as failed: ValueError: five samples are one too many",)
+
+
+FAILING = """
+def compute_loss(model, batch):
+    hidden = model[:4](batch[0])
+    if len(hidden) == 16:
+        def fail(gradient):
+            raise ValueError("sixteen are too many")
+        hidden.register_hook(fail)
+    return torch.nn.functional.cross_entropy(model[4](hidden), batch[1])
+"""
+"""Its last layer has a gradient by the time that it fails."""
+
+
+def test_a_batch_left_out_is_measured_as_if_the_larger_one_had_not_failed_before(
+    runner: Runner, tmp_path: Path
+) -> None:
+    """Trap: the gradients of the pass that failed counted for its peak."""
+    failing = Logged(tmp_path / "failing", FAILING)
+    ladder = tuple(Policy(micro_batch=batch) for batch in (8, 16, 32))
+    asked = {"micro_batch": 4, "ladder": ladder, "measure_seconds": 30.0, "turn_seconds": 0.1}
+    before, after = (
+        runner.run(failing.spec(expected_gains=gains, repeat=number, **asked))
+        for number, gains in enumerate(((), (1.4, 1.2, 1.1)))
+    )
+    for result in (before, after):
+        assert [rung.measurement.micro_batch for rung in result.ladder] == [8]
+        assert result.notes == ("batch 16 ended as failed: ValueError: sixteen are too many",)
+    # What a process held at most includes the libraries, and differs from one to the next.
+    counted = [
+        msgspec.structs.replace(result.ladder[0].measurement.memory, peak_resident_bytes=None)
+        for result in (before, after)
+    ]
+    assert counted[0] == counted[1]
 
 
 def test_where_plain_training_fails_the_trial_has_figures_without_a_speedup_and_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -132,7 +133,8 @@ def climbed(monkeypatch: pytest.MonkeyPatch, rates: dict[int, float], **asked: A
     ladder = tuple(Policy(micro_batch=batch) for batch in (8, 16, 32))
     trial = spec(micro_batch=4, measure_seconds=10.0, time_limit_seconds=200.0, ladder=ladder, **asked)
     first = Rung(measurement=measurement(rates[4], micro_batch=4))
-    return timed.climb(cast("Any", _Batches(trial)), cast("Any", None), cast("Any", None), first)
+    training = SimpleNamespace(model=torch.nn.Linear(1, 1))
+    return timed.climb(cast("Any", _Batches(trial)), cast("Any", None), cast("Any", training), first)
 
 
 class _Batches:

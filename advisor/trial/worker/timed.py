@@ -129,6 +129,7 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
         rung = _measured_as_well(bench, meter, training, policy, limits, f"batch {policy.micro_batch}", before=best)
         seconds_per_sample = (time.perf_counter() - since) / policy.micro_batch
         if rung is None:
+            training.model.zero_grad(set_to_none=True)  # those of a pass that failed would count for the next batch
             return None
         rungs.append(rung)
         assert rung.gain is not None, "it alternated with the best one"
