@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -20,6 +20,7 @@ from advisor.decide.leader import needs_comparison, next_leader
 from advisor.decide.score import directions, objectives
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import starts_slowly
+from advisor.methods.setting import MethodSetting
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal, Proposer
@@ -121,33 +122,31 @@ class SearchLoop:
         Args:
             leaders: Leaders to reserve time for while combinations are compared; with 0, a dozen comparisons is enough.
         """
+        passed_over: set[str] = set()
         while True:
             self._adopt()
             if self.measured >= self._trial_budget + self._ledger.tried_again:
                 limit = format_count(self._trial_budget, "trial")
                 return f"the limit of {limit} was reached{self._stopping.what_more()}"
-            # Try the first policy however little time there is: no answer at all helps nobody.
-            best, baseline = self.best(), self._ledger.baseline
-            unrivalled = best is not None and baseline is not None and best.policy == baseline.policy
-            room = self._budget.may_start_unrivalled if unrivalled else self._budget.may_start_trial
             is_last = self._compares_first and not leaders
-            if self._compares_first:
-                still = max(1, leaders - len(self._led))
-                checked = best is not None and best.guard is not None
-                last = self._budget.may_compare_last(checked=checked)
-                room = last if is_last else self._budget.may_compare_another(still)
-            if self._ledger.candidates and (not room or (is_last and self._compared_enough)):
+            # Try the first policy however little time there is: no answer at all helps nobody.
+            if self._ledger.candidates and (not self._has_room(leaders) or (is_last and self._compared_enough)):
                 return self._no_room
             reason = self._stopping.reason()
             if reason is not None and self._compared_enough:
                 return reason + self._but_for_set_ups
             proposal = self._proposer.ask()
             if proposal is None:
-                return f"every policy of the search space was tried{self._but_for_set_ups}"
+                every = f"every policy of the search space was tried{self._but_for_set_ups}"
+                return self._no_room if passed_over else every
             sets_up = self._comparing is not None and starts_slowly(proposal.combination.settings)
-            if is_last and (proposal.hand_tuned or (sets_up and not self._budget.may_set_up)):
+            if is_last and proposal.hand_tuned:
                 self._proposer.abandon(proposal)
                 return self._no_room
+            if is_last and sets_up and not self._budget.may_set_up:
+                self._proposer.abandon(proposal)
+                passed_over |= self._stop_proposing(proposal.combination.settings)
+                continue
             try:
                 if self._comparing and sets_up and not self._budget.may_set_up:
                     self._time_leaders(self._comparing)  # the set-up may take the time that was kept for them
@@ -177,6 +176,16 @@ class SearchLoop:
             if self.after_trial is not None and left > 0 and not self._compares_first:
                 self.after_trial(self.measured)
 
+    def _has_room(self, leaders: int) -> bool:
+        """Whether there is time to try another proposal before the time reserved for as many leaders."""
+        best, baseline = self.best(), self._ledger.baseline
+        if self._compares_first and leaders:
+            return self._budget.may_compare_another(max(1, leaders - len(self._led)))
+        if self._compares_first:
+            return self._budget.may_compare_last(checked=best is not None and best.guard is not None)
+        unrivalled = best is not None and baseline is not None and best.policy == baseline.policy
+        return self._budget.may_start_unrivalled if unrivalled else self._budget.may_start_trial
+
     @property
     def _no_room(self) -> str:
         limit = format_duration(self._budget.limit_seconds)
@@ -189,14 +198,19 @@ class SearchLoop:
 
     def _put_off_set_ups(self, candidate: Candidate) -> None:
         """Stop proposing a method whose set-up took longer than its share of the time."""
-        for setting in candidate.policy.methods:
-            if get_method(setting.name).slow_start and setting.name not in self._put_off:
-                self._put_off.add(setting.name)
-                self._proposer.put_off(setting.name)
-                self._evaluator.notes.append(
-                    f"no further combination with {setting.name} was tried after {candidate.policy.words}: "
-                    f"{candidate.reason}. Raise --time-limit to try them"
-                )
+        for name in self._stop_proposing(candidate.policy.methods) - self._put_off:
+            self._put_off.add(name)
+            self._evaluator.notes.append(
+                f"no further combination with {name} was tried after {candidate.policy.words}: "
+                f"{candidate.reason}. Raise --time-limit to try them"
+            )
+
+    def _stop_proposing(self, settings: Iterable[MethodSetting]) -> set[str]:
+        """Stop proposing those of the methods that need a set-up; return their names."""
+        names = {one.name for one in settings if get_method(one.name).slow_start}
+        for name in names:
+            self._proposer.put_off(name)
+        return names
 
     def _recorded(self, evaluation: Evaluation) -> tuple[list[Candidate], list[Candidate]]:
         """Record the candidates of an evaluation and those before them, each checked by the guard."""

@@ -50,6 +50,8 @@ class FakeProposer:
         self.put_offs.append(method)
 
     def ask(self) -> Any:
+        put_off = set(self.put_offs)
+        self.left = [one for one in self.left if put_off.isdisjoint(method.name for method in one.policy.methods)]
         if not self.left:
             return None
         combination = Combination.of(self.left[0].policy)
@@ -476,6 +478,23 @@ def test_the_time_kept_for_a_leader_that_nothing_became_goes_to_comparisons_up_t
     search.loop.run()
     assert len(search.proposer.told) == tried
     assert search.proposer.abandoned == (method == "compile")
+
+
+def test_a_set_up_that_does_not_fit_at_the_end_keeps_no_other_combination_from_being_compared() -> None:
+    """Seen: compiling was next, and 42 s of 3m30s were left with eleven combinations of GPT-2."""
+    earlier = [compared(60, use("compress_activations", bits=4, group=1 << one), micro_batch=8) for one in range(9)]
+    slow = [compared(50, use("compile", scope=scope), micro_batch=8) for scope in ("model", "blocks")]
+    quick = compared(50, CHECKPOINT, micro_batch=8)
+    search = Search([*slow, quick], FakeGuard(), trials=40, earlier=[baseline(100), *earlier])
+    clock = Clock()
+    budget = search.loop._budget = TimeBudget(210.0, clock=clock)
+    budget.durations.build_seconds, budget.durations.timing_seconds = 14.0, 10.0
+    budget.durations.short_seconds.append(8.0)
+    clock.now += 210.0 - 45.0
+    search.loop._evaluator = search.loop._comparing = fake = ComparingFake(search.proposer)
+    assert "leaves no room for another trial" in search.loop.run(), "what compiles was not tried"
+    assert (len(search.proposer.told), search.proposer.put_offs) == (1, ["compile"])
+    assert fake.notes == [], "it did not take too long: there was no time for it"
 
 
 @pytest.mark.parametrize(("left", "timed_at_once"), [(900.0, 2), (100.0, 0)], ids=["enough time", "little time"])
