@@ -11,7 +11,7 @@ import pytest
 
 from tests.cuda_device.prediction_table import MODELS, check, rows_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
