@@ -19,16 +19,17 @@ if {"PYTEST_XDIST_WORKER", "SOFTWARE_GPU_BOOKS"} <= set(os.environ):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--skipped-in", type=Path, metavar="XML", help="run the tests that another run skipped: its --junitxml"
-    )
+        "--skipped-in", type=Path, action="append", default=[], metavar="XML",
+        help="run the tests that another run skipped: its --junitxml; may be repeated",
+    )  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What ran on a device that computes values has nothing new to say on one that computes none."""
-    other_run: Path | None = config.getoption("skipped_in", None)
-    if other_run is None:
+    other_runs: list[Path] = config.getoption("skipped_in", [])
+    if not other_runs:
         return
-    cases = [case for case in ET.parse(other_run).iter("testcase") if case.find("skipped") is not None]
+    cases = [case for run in other_runs for case in ET.parse(run).iter("testcase") if case.find("skipped") is not None]
     skipped = {f"{case.get('classname')}::{case.get('name')}" for case in cases}
     rest = [item for item in items if _in_junit(item) not in skipped]
     config.hook.pytest_deselected(items=rest)
