@@ -194,8 +194,38 @@ def test_nothing_looks_hopeless_without_anything_to_compare_with_or_at_its_batch
     assert not looks_hopeless(slow[:1], beside())
 
 
-def test_nothing_looks_hopeless_far_below_the_batch_of_the_comparison() -> None:
+def test_far_below_the_batch_of_the_comparison_it_takes_more_to_look_hopeless() -> None:
     """Some kernels need more samples than these to use the device."""
-    assert looks_hopeless(paced(0.5, 1.0), beside(compare_at=32))
-    assert not looks_hopeless(paced(0.5, 1.0), beside(compare_at=33))
-    assert looks_hopeless(paced(0.5, 1.0, 2.0), beside(compare_at=33)), "at 8 samples"
+    slow = paced(0.06, 0.11)  # 25 ms for a sample, beside 10
+    assert looks_hopeless(slow, beside(compare_at=32))
+    assert looks_hopeless(slow, beside(compare_at=39))
+    assert not looks_hopeless(slow, beside(compare_at=41)), "2.56 times are needed there"
+    slower = paced(0.5, 1.0)
+    assert looks_hopeless(slower, beside(compare_at=256))
+    assert not looks_hopeless(slower, beside(compare_at=257)), "beyond 64 times the batch"
+    assert looks_hopeless(paced(0.5, 1.0, 2.0), beside(compare_at=257)), "at 8 samples"
+
+
+def test_with_instruments_a_step_in_chunks_takes_as_much_longer_as_its_batch_is_larger() -> None:
+    """Seen: activations compressed in small chunks took 0.5 s at 512 samples, 2 s with instruments, 37 s at 8,192."""
+    points = rising(8, lambda batch: 0.1 * batch)
+    trial = spec(kind=SizeTrial, memory_limit_bytes=2**36, measure_seconds=200.0, time_limit_seconds=1000.0)
+
+    def following(instrumented: float, *, in_chunks: bool) -> int | None:
+        return next_batch(
+            points,
+            trial,
+            spent=30.0,
+            making=0.0,
+            instrumented=instrumented,
+            predicted_largest=2048.0,
+            in_chunks=in_chunks,
+        )
+
+    assert following(25.6, in_chunks=True) == 512, "30 + 2 x (25.6 + 25.6) s"
+    assert following(75.0, in_chunks=True) is None, "30 + 2 x (75 + 25.6) s"
+    assert following(75.0, in_chunks=False) is None, "its time is known"
+    quick = rising(3, lambda batch: 0.001)
+    assert next_batch(quick, trial, spent=199.0, making=0.0, instrumented=1.5, predicted_largest=math.inf) == 16, (
+        "elsewhere the operations are as many at any batch"
+    )

@@ -24,8 +24,9 @@ _REACH = 4
 _REACH_IN_CHUNKS = 2
 """Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
 a method that works in chunks of a fixed size does as soon as they are filled."""
-_FAR = 8
-"""Largest multiple of its batch that a slope is believed at: kernels may need a larger one to use the device."""
+_FAR, _FARTHEST = 8, 64
+"""Multiples of its batch up to which a slope is believed as it is, and at all: kernels may need a larger batch to use
+the device. In between, a slope must be steeper in proportion."""
 _MOSTLY_SAMPLES = 0.5
 """Smallest share of a step that per-sample work must take; below it, the slope may be noise."""
 _TIME_SHARE = 0.6
@@ -39,6 +40,7 @@ def next_batch(
     making: float,
     settling: float = 0.0,
     *,
+    instrumented: float = 0.0,
     predicted_largest: float | None = None,
     in_chunks: bool = False,
 ) -> int | None:
@@ -51,6 +53,8 @@ def next_batch(
         making: Seconds that the batches of the last point took to make.
         settling: Seconds of ``spent`` in which a method set itself up (compiled, say). They are not taken from the
             stepping; but a second batch may cost them once more, and the hard limit counts all.
+        instrumented: Seconds of the last step that measured memory, for which every operation is followed. Where a
+            method works in chunks, their number grows with the batch.
         predicted_largest: Where the points predict the memory of every batch: the largest that a timed trial may
             have; infinite for any.
         in_chunks: Whether what small batches predict must be looked at nearer to the largest one.
@@ -59,6 +63,8 @@ def next_batch(
     # One step with instruments and those that are timed; a step takes at most as much longer as its batch is larger.
     steps = 1 + (QUICK_REPETITIONS if last.step_seconds < QUICK_SECONDS else 1)
     seconds_per_factor = steps * last.step_seconds + making
+    if in_chunks:
+        seconds_per_factor += max(0.0, instrumented - last.step_seconds)
     predicted = predicted_largest is not None
     wanted = 0.0
     if not predicted:
@@ -149,10 +155,11 @@ def looks_hopeless(points: list[SizePoint], spec: SizeTrial) -> bool:
     if len(points) < 2 or spec.sample_seconds_beside is None or spec.compare_at is None:
         return False
     before, last = points[-2:]
-    if not last.micro_batch < spec.compare_at <= _FAR * last.micro_batch:
+    reach = spec.compare_at / last.micro_batch
+    if not 1 < reach <= _FARTHEST:
         return False
     each = (last.step_seconds - before.step_seconds) / (last.micro_batch - before.micro_batch)
-    is_slow = each * HOPELESS > spec.sample_seconds_beside
+    is_slow = each * HOPELESS > spec.sample_seconds_beside * max(1.0, reach / _FAR)
     return is_slow and each * last.micro_batch >= _MOSTLY_SAMPLES * last.step_seconds
 
 

@@ -58,16 +58,17 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
     is_hopeless, glances = False, True
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
-        losses, point, settling_seconds = _first_point(bench, meter, training)
+        losses, point, settling_seconds, instrumented = _first_point(bench, meter, training)
         points, timeline = [point], meter.timeline
         in_chunks, is_timed = training.works_in_chunks, True
 
         def following(known: list[SizePoint]) -> int | None:
-            return _following(known, bench, begin, settling_seconds, prediction, in_chunks=in_chunks)
+            return _following(known, bench, begin, settling_seconds, instrumented, prediction, in_chunks=in_chunks)
 
         while not is_hopeless and (micro_batch := following(points)) is not None:
             try:
                 point = _further_point(bench, meter, training, micro_batch)
+                instrumented = point.step_seconds
                 before, timeline = timeline, meter.timeline
                 found = _predicted(bench, (points[-1], before), (point, timeline))
                 # If the larger batch only fills one more chunk than the smaller, the earlier pair's prediction stands,
@@ -181,8 +182,8 @@ def _predicted(bench: Bench[SizeTrial], first: _Recorded, second: _Recorded) -> 
 
 def _first_point(
     bench: Bench[SizeTrial], meter: MemoryMeter, training: Training
-) -> tuple[tuple[float, ...], SizePoint, float]:
-    """The losses, the point, and the seconds that methods took to settle."""
+) -> tuple[tuple[float, ...], SizePoint, float, float]:
+    """The losses, the point, and the seconds that methods took to settle and that the step with instruments took."""
     spec = bench.spec
     batches = bench.data.batches(spec.policy.global_batch)
     settling = training.settling_steps
@@ -204,7 +205,9 @@ def _first_point(
             measured = functools.partial(
                 meter.measured_step, training, bench.data.largest(spec.policy.global_batch, index)
             )
+            begin_measured = time.perf_counter()
             loss, memory = bench.updated(training, measured, step=index)
+            instrumented = time.perf_counter() - begin_measured
         losses.append(finite(loss, index))
         if settling and index == settling:
             settling_seconds = time.perf_counter() - begin
@@ -214,7 +217,7 @@ def _first_point(
         finite(loss, count)
         timed.append(seconds)
     point = SizePoint(micro_batch=spec.policy.micro_batch, memory=memory, step_seconds=min(timed))
-    return tuple(losses[: spec.fidelity_steps]), point, settling_seconds
+    return tuple(losses[: spec.fidelity_steps]), point, settling_seconds, instrumented
 
 
 def _turns_would_time(point: SizePoint, bench: Bench[SizeTrial]) -> bool:
@@ -276,6 +279,7 @@ def _following(
     bench: Bench[SizeTrial],
     begin: float,
     settling: float,
+    instrumented: float,
     prediction: MemoryPrediction | None,
     *,
     in_chunks: bool,
