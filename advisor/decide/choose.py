@@ -13,7 +13,7 @@ from advisor.decide.frontier import dominated_points, frontier_of, placed
 from advisor.decide.largest import choose_largest
 from advisor.decide.noise import SMALLEST_NOISE
 from advisor.decide.preference import knee_of, pick_of, within_limit
-from advisor.decide.ranking import Ranking, noise_of_lead, ranked, simplicity
+from advisor.decide.ranking import Ranking, gain_in_short_steps, noise_of_lead, ranked, simplicity
 from advisor.decide.score import gain, score, scores
 from advisor.goal import Goal, GoalKind
 
@@ -30,8 +30,9 @@ def choose(
 ) -> Recommendation:
     """Rank the measured candidates and pick the winner.
 
-    The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance: then the
-    simplest of those wins, preferably not at a smaller batch than the user's own. Candidates of the same policy are
+    The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance, and did not
+    lose to it in alternating steps: then the simplest of those wins, preferably not at a smaller batch than the user's
+    own. Candidates of the same policy are
     repetitions, represented by the median score, and their spread counts as noise. A measurement that was cut short
     because it was outpaced cannot win while there is another. For ``cheapest`` the winner is a point of the frontier,
     for ``bigger`` the largest model (:func:`~advisor.decide.largest.choose_largest`). The report fills in ``why``.
@@ -64,6 +65,9 @@ def _choose_fastest(ranking: Ranking, goal: Goal) -> Recommendation:
             return False  # a wide interval reaches far: what measured below the user's own setting is no advice
         if candidate is not best and candidate.loses_to_larger_batch:
             return False  # alternating steps resolve far smaller differences than two separate measurements
+        ahead = gain_in_short_steps(best, candidate, ranking.not_measured)
+        if ahead is not None and ahead.low > 1:
+            return False  # so do those of two combinations
         lead = gain(score(best, goal), score(candidate, goal), goal.kind)
         return lead <= noise_of_lead(best, candidate, ranking.repeats)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -12,8 +12,10 @@ from advisor.decide.no_winner import nothing_to_choose
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
 from advisor.decide.score import maximizes, score
 from advisor.goal import Goal
+from advisor.measure.in_turn import Speedup
+from advisor.search.space.space import Combination
 
-__all__ = ["Ranking", "noise_of_lead", "ranked", "representative", "simplicity"]
+__all__ = ["Ranking", "gain_in_short_steps", "noise_of_lead", "ranked", "representative", "simplicity"]
 
 _ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
@@ -103,6 +105,27 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
     if first.speedup is not None and second.speedup is not None:
         return max(SMALLEST_NOISE, first.speedup.spread_beside(second.speedup), repeats)
     return noise_between(first.measured, second.measured, repeats)
+
+
+def gain_in_short_steps(first: Candidate, second: Candidate, compared: Iterable[Candidate]) -> Speedup | None:
+    """Speedup of one's methods over another's where short steps alternated at one batch of both; the most certain.
+
+    Args:
+        first: The one.
+        second: The other.
+        compared: Everything that was compared.
+    """
+    own, others = (Combination.of(one.policy).label for one in (first, second))
+    found = []
+    for one in compared:
+        if one.comparison is None or one.comparison.speedup is None:
+            continue
+        pair = Combination.of(one.policy).label, one.comparison.beside
+        if pair == (own, others):
+            found.append(one.comparison.speedup)
+        elif pair == (others, own):
+            found.append(one.comparison.speedup.inverse)
+    return min(found, key=lambda speedup: speedup.high / speedup.low, default=None)
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:

@@ -6,7 +6,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.ranking import noise_of_lead, simplicity
+from advisor.decide.ranking import gain_in_short_steps, noise_of_lead, simplicity
 from advisor.decide.score import gain, score
 from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Measurement
@@ -270,6 +270,10 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
             f"Faster by {faster}, inside the noise of {format_percent(noise)}, was {training_words(first)}; "
             f"the winner {_simpler(winner, first)}."
         )
+    in_turn = gain_in_short_steps(winner, first, answer.not_measured)
+    if behind <= noise and in_turn is not None and in_turn.low > 1:
+        slower = format_percent(1 - 1 / in_turn.value)
+        return f"The runner-up, {training_words(first)}, was {slower} slower by short steps in turn."
     if behind <= noise and not first.loses_to_larger_batch:
         return f"The runner-up, {training_words(first)}, is equal within the noise of {format_percent(noise)}."
     return f"The runner-up, {training_words(first)}, is {format_percent(behind / (1 + behind))} slower."

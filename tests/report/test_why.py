@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Recommendation, Role
+from advisor.decide.candidate import Candidate, Comparison, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.decide.confirmation import Confirmation
 from advisor.goal import Fidelity, Goal
@@ -113,6 +113,27 @@ def test_a_smaller_batch_that_lost_in_turn_is_no_tie_however_wide_its_interval()
     smaller = msgspec.structs.replace(measured(160, BF16, spread=0.4), gain_of_larger=gain)
     text = why([baseline(100), measured(200, BF16, micro_batch=16, spread=0.4), smaller])
     assert "The runner-up, precision bf16 at batch 8, is 20% slower." in text
+
+
+def test_a_simpler_one_that_lost_in_short_steps_is_said_to_have() -> None:
+    simpler, winner = measured(190, BF16, spread=0.2), measured(200, BF16, CHECKPOINT, spread=0.2)
+    comparison = Comparison(
+        speedup=Speedup(value=1.25, low=1.15, high=1.35, rounds=4),
+        beside=simpler.policy.label,
+        micro_batch=8,
+        at_batch=8,
+        expected_samples_per_second=200,
+        expected_error=0.05,
+    )
+    short = Candidate(
+        policy=winner.policy,
+        role=Role.SEARCHED,
+        outcome=Outcome.COMPARED,
+        fidelity=Fidelity.PRECISION,
+        comparison=comparison,
+    )
+    text = why([baseline(100), simpler, winner, short])
+    assert "The runner-up, precision bf16 at batch 8, was 20% slower by short steps in turn." in text
 
 
 def test_the_runner_up_lost_by_a_figure() -> None:

@@ -49,6 +49,22 @@ def test_all_of_them_together_are_tried_first() -> None:
     assert ["optimizer_in_backward"] in alone
 
 
+def test_recipes_are_tried_without_what_they_can_do_without() -> None:
+    """Seen: all recipes for CPUs may set threads, so that none was tried, and what goes together was not found."""
+
+    def recipes(*names: str) -> dict[tuple[str, ...], bool]:
+        resolved = build_space(only_methods(DEFAULT, names), facts_of("gpt2"), cpu())
+        return {tuple(setting.name for setting in one.settings): one.hand_tuned for one in resolved.recipes}
+
+    tried = recipes("compress_activations", "precision", "fused_optimizer", "retain_freed_memory")
+    assert tried["fused_optimizer", "precision", "retain_freed_memory"], "the hand-tuned default"
+    assert not tried["fused_optimizer", "retain_freed_memory"]
+    part = recipes("compress_activations", "fused_optimizer", "retain_freed_memory", "optimizer_in_backward")
+    assert not any(part.values()), "a part of the hand-tuned default is not that default"
+    assert ("fused_optimizer", "retain_freed_memory") in part
+    assert ("optimizer_in_backward", "retain_freed_memory") in part
+
+
 def test_a_name_that_does_not_exist_is_told_with_those_that_do() -> None:
     with pytest.raises(MethodRefusedError, match="Did you mean 'checkpoint'"):
         only_methods(DEFAULT, ["chekpoint"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -43,14 +43,14 @@ def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
         method.name: {parameter.name: list(space.values_of(method, parameter)) for parameter in method.parameters}
         for method in asked
     }
-    recipes = [recipe for recipe in space.recipes if set(recipe.methods) <= set(kept) and recipe.name != _RECIPE]
+    recipes = [_part_of(recipe, kept) for recipe in space.recipes if recipe.name != _RECIPE]
     return msgspec.structs.replace(
         space,
         name=f"{space.name}, only {', '.join(method.name for method in asked)}",
         methods=kept,
         each_alone=True,
         slow_formats=True,  # Whoever asks for one wants to see what it does.
-        recipes=(Recipe(name=_RECIPE, methods=together), *recipes),
+        recipes=(Recipe(name=_RECIPE, methods=together), *filter(None, recipes)),
     )
 
 
@@ -89,6 +89,21 @@ def check_requested(names: Sequence[str], resolved: ResolvedSpace) -> None:
 def _for_several(catalogue: Sequence[Method], space: SearchSpace) -> list[Method]:
     for_several = (method for method in catalogue if method.axis is MeshAxis.DATA or method.builds_on)
     return [method for method in for_several if method.name in space.methods]
+
+
+def _part_of(recipe: Recipe, names: Collection[str]) -> Recipe | None:
+    """What a recipe has of some methods; ``None`` if it is not itself without the others.
+
+    The experienced person's setting still says which of them go well together, but is no longer that setting.
+    """
+    is_whole = set(recipe.methods) - set(names) <= set(recipe.optional)
+    methods = {name: values for name, values in recipe.methods.items() if name in names}
+    if not methods or not (is_whole or recipe.hand_tuned):
+        return None
+    optional = [name for name in recipe.optional if name in names]
+    return msgspec.structs.replace(
+        recipe, methods=methods, optional=optional, hand_tuned=recipe.hand_tuned and is_whole
+    )
 
 
 def _refused(name: str, reason: str) -> SearchSpaceError:
