@@ -13,7 +13,7 @@ from advisor.decide.frontier import dominated_points, frontier_of, placed
 from advisor.decide.largest import choose_largest
 from advisor.decide.noise import SMALLEST_NOISE
 from advisor.decide.preference import knee_of, pick_of, within_limit
-from advisor.decide.ranking import Ranking, gain_in_short_steps, noise_of_lead, ranked, simplicity
+from advisor.decide.ranking import Ranking, noise_of_lead, ranked, simplicity, won_in_short_steps
 from advisor.decide.score import gain, score, scores
 from advisor.goal import Goal, GoalKind
 
@@ -65,9 +65,8 @@ def _choose_fastest(ranking: Ranking, goal: Goal) -> Recommendation:
             return False  # a wide interval reaches far: what measured below the user's own setting is no advice
         if candidate is not best and candidate.loses_to_larger_batch:
             return False  # alternating steps resolve far smaller differences than two separate measurements
-        ahead = gain_in_short_steps(best, candidate, ranking.not_measured)
-        if ahead is not None and ahead.low > 1:
-            return False  # so do those of two combinations
+        if candidate.role is not Role.BASELINE and won_in_short_steps(best, candidate, ranking.not_measured):
+            return False  # so do those of two combinations; of a dozen beside the baseline one is lucky
         lead = gain(score(best, goal), score(candidate, goal), goal.kind)
         return lead <= noise_of_lead(best, candidate, ranking.repeats)
 

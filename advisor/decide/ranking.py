@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,7 +17,10 @@ from advisor.goal import Goal
 from advisor.measure.in_turn import Speedup
 from advisor.search.space.space import Combination
 
-__all__ = ["Ranking", "gain_in_short_steps", "noise_of_lead", "ranked", "representative", "simplicity"]
+__all__ = ["Ranking", "ShortSteps", "noise_of_lead", "ranked", "representative", "simplicity", "won_in_short_steps"]
+
+CHANGE_PER_DOUBLING = 0.05
+"""How much the log of a speedup usually changes when the batch doubles."""
 
 _ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
@@ -107,8 +112,22 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
     return noise_between(first.measured, second.measured, repeats)
 
 
-def gain_in_short_steps(first: Candidate, second: Candidate, compared: Iterable[Candidate]) -> Speedup | None:
-    """Speedup of one's methods over another's where short steps alternated at one batch of both; the most certain.
+class ShortSteps(NamedTuple):
+    """A comparison of two combinations by short alternating steps.
+
+    Attributes:
+        speedup: Speedup of the first over the second.
+        micro_batch: Micro-batch of both.
+    """
+
+    speedup: Speedup
+    micro_batch: int
+
+
+def won_in_short_steps(first: Candidate, second: Candidate, compared: Iterable[Candidate]) -> ShortSteps | None:
+    """The short alternating steps that show one's methods to be faster than another's; ``None`` if none do.
+
+    They must show it at the batches of both as well, to which a speedup usually changes.
 
     Args:
         first: The one.
@@ -120,12 +139,16 @@ def gain_in_short_steps(first: Candidate, second: Candidate, compared: Iterable[
     for one in compared:
         if one.comparison is None or one.comparison.speedup is None:
             continue
-        pair = Combination.of(one.policy).label, one.comparison.beside
-        if pair == (own, others):
-            found.append(one.comparison.speedup)
-        elif pair == (others, own):
-            found.append(one.comparison.speedup.inverse)
-    return min(found, key=lambda speedup: speedup.high / speedup.low, default=None)
+        pair, speedup = (Combination.of(one.policy).label, one.comparison.beside), one.comparison.speedup
+        if pair in ((own, others), (others, own)):
+            ahead = speedup if pair == (own, others) else speedup.inverse
+            found.append(ShortSteps(ahead, one.comparison.micro_batch))
+    if not found:
+        return None
+    surest = min(found, key=lambda one: one.speedup.high / one.speedup.low)
+    batches = (one.policy.micro_batch for one in (first, second))
+    doublings = max(abs(math.log2(batch / surest.micro_batch)) for batch in batches)
+    return surest if math.log(surest.speedup.low) > CHANGE_PER_DOUBLING * doublings else None
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:

@@ -6,7 +6,7 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.ranking import gain_in_short_steps, noise_of_lead, simplicity
+from advisor.decide.ranking import noise_of_lead, simplicity, won_in_short_steps
 from advisor.decide.score import gain, score
 from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Measurement
@@ -250,7 +250,8 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
         faster = format_percent(_gain(tuned, winner, goal))
         return f"The hand-tuned default ({training_words(tuned)}) is {faster} faster, but {reason}."
     if abs(ahead) <= noise:
-        return f"Against {reference} it is a tie: {gain_words(ahead)}, noise {format_percent(noise)}."
+        tie = f"Against {reference} it is a tie: {gain_words(ahead)}, noise {format_percent(noise)}"
+        return f"{tie}{_in_short_steps(winner, tuned, answer)}."
     return f"It is {format_percent(ahead)} faster than {reference}."
 
 
@@ -270,13 +271,18 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
             f"Faster by {faster}, inside the noise of {format_percent(noise)}, was {training_words(first)}; "
             f"the winner {_simpler(winner, first)}."
         )
-    in_turn = gain_in_short_steps(winner, first, answer.not_measured)
-    if behind <= noise and in_turn is not None and in_turn.low > 1:
-        slower = format_percent(1 - 1 / in_turn.value)
-        return f"The runner-up, {training_words(first)}, was {slower} slower by short steps in turn."
     if behind <= noise and not first.loses_to_larger_batch:
-        return f"The runner-up, {training_words(first)}, is equal within the noise of {format_percent(noise)}."
+        within = f"The runner-up, {training_words(first)}, is equal within the noise of {format_percent(noise)}"
+        return f"{within}{_in_short_steps(winner, first, answer)}."
     return f"The runner-up, {training_words(first)}, is {format_percent(behind / (1 + behind))} slower."
+
+
+def _in_short_steps(winner: Candidate, other: Candidate, answer: Recommendation) -> str:
+    won = won_in_short_steps(winner, other, answer.not_measured)
+    if won is None:
+        return ""
+    slower = format_percent(1 - 1 / won.speedup.value)
+    return f", but was {slower} slower in short steps in turn at micro-batch {won.micro_batch:,}"
 
 
 def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Role
+from advisor.decide.candidate import Candidate, Comparison, Role
 from advisor.goal import Fidelity, Goal, GoalKind
+from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement, MemoryBreakdown, MemoryMeasurement, StopReason
 from advisor.methods.setting import MethodSetting
 from advisor.policy.policy import Policy
@@ -64,6 +65,25 @@ def measurement(
         memory=memory(peak),
         joules_per_step=None,
         loss_trace=(4.0, 3.5, 3.2),
+    )
+
+
+def in_short_steps(one: Candidate, other: Candidate, speedup: Speedup, *, micro_batch: int) -> Candidate:
+    """One's methods, compared with another's by short steps in turn."""
+    comparison = Comparison(
+        speedup=speedup,
+        beside=other.policy.label,
+        micro_batch=micro_batch,
+        at_batch=one.policy.micro_batch,
+        expected_samples_per_second=100,
+        expected_error=0.05,
+    )
+    return Candidate(
+        policy=one.policy,
+        role=Role.SEARCHED,
+        outcome=Outcome.COMPARED,
+        fidelity=one.fidelity,
+        comparison=comparison,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from advisor.decide.candidate import Candidate, Comparison, Recommendation, Role
+from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.choose import choose
 from advisor.decide.confirmation import Confirmation
 from advisor.goal import Fidelity, Goal
@@ -12,7 +12,7 @@ from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import MethodSetting, use
 from advisor.report.why import explain, explained
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import GIB, baseline, goal, lost, measured, measurement, on
+from tests.decide.examples import GIB, baseline, goal, in_short_steps, lost, measured, measurement, on
 
 from .scenario import BF16, CHECKPOINT, recommendation
 
@@ -117,23 +117,10 @@ def test_a_smaller_batch_that_lost_in_turn_is_no_tie_however_wide_its_interval()
 
 def test_a_simpler_one_that_lost_in_short_steps_is_said_to_have() -> None:
     simpler, winner = measured(190, BF16, spread=0.2), measured(200, BF16, CHECKPOINT, spread=0.2)
-    comparison = Comparison(
-        speedup=Speedup(value=1.25, low=1.15, high=1.35, rounds=4),
-        beside=simpler.policy.label,
-        micro_batch=8,
-        at_batch=8,
-        expected_samples_per_second=200,
-        expected_error=0.05,
-    )
-    short = Candidate(
-        policy=winner.policy,
-        role=Role.SEARCHED,
-        outcome=Outcome.COMPARED,
-        fidelity=Fidelity.PRECISION,
-        comparison=comparison,
-    )
+    short = in_short_steps(winner, simpler, Speedup(value=1.25, low=1.15, high=1.35, rounds=4), micro_batch=16)
     text = why([baseline(100), simpler, winner, short])
-    assert "The runner-up, precision bf16 at batch 8, was 20% slower by short steps in turn." in text
+    assert "The runner-up, precision bf16 at batch 8, is equal within the noise of 28%" in text
+    assert "of 28%, but was 20% slower in short steps in turn at micro-batch 16." in text
 
 
 def test_the_runner_up_lost_by_a_figure() -> None:

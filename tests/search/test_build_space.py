@@ -311,3 +311,14 @@ def test_settings_that_one_value_rules_out_are_listed_once() -> None:
 def test_methods_for_several_devices_are_no_part_of_the_question_on_one() -> None:
     resolved = build_space(load_space("default"), FACTS, CPU)
     assert not {"ddp", "zero_1", "fsdp", "gradient_compression"} & ({*resolved.refused, *axes(resolved)})
+
+
+@needs_glibc
+def test_of_a_slow_format_that_was_asked_for_only_the_recipe_that_asks_has_any() -> None:
+    """The hand-tuned default stays what an experienced person has here."""
+    space = only_methods(load_space("default"), ["precision", "fused_optimizer", "retain_freed_memory"])
+    recipes = build_space(space, SLOW_IN_HALF, CPU).recipes
+    tuned = next(one for one in recipes if one.hand_tuned)
+    assert [setting.label for setting in tuned.settings] == ["fused_optimizer", "retain_freed_memory"]
+    assert "precision" in {setting.name for setting in recipes[0].settings}
+    assert recipes[0].name == "asked for"

@@ -62,6 +62,7 @@ def test_recipes_are_tried_without_what_they_can_do_without() -> None:
     part = recipes("compress_activations", "fused_optimizer", "retain_freed_memory", "optimizer_in_backward")
     assert not any(part.values()), "a part of the hand-tuned default is not that default"
     assert ("fused_optimizer", "retain_freed_memory") in part
+    assert ("precision", "retain_freed_memory") in recipes("precision", "retain_freed_memory", "muon")
     assert ("optimizer_in_backward", "retain_freed_memory") in part
 
 

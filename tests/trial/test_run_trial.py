@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,13 @@ import msgspec
 import pytest
 
 from advisor.measure.measurement import Measurement, Sizing, StopReason
+from advisor.measure.memory.cpu import CpuMemory
 from advisor.methods.setting import MethodSetting, use
 from advisor.policy.policy import Policy
 from advisor.training.training import Training
 from advisor.trial.outcome import Outcome
 from advisor.trial.spec import FidelityTrial, PredictTrial, ProbeTrial, SizeTrial, TimeTrial, Trial
-from advisor.trial.worker import timed_steps
+from advisor.trial.worker import sizing, timed_steps
 from advisor.trial.worker.bench import Bench
 from advisor.trial.worker.run_trial import run_trial
 from advisor.workload.batch_layout import BatchLayout
@@ -647,3 +649,25 @@ def test_a_result_stands_although_the_device_answers_nothing_any_more(
     bed = Bed(tmp_path)
     assert bed.run().outcome is Outcome.OK
     assert "illegal memory access" in bed.leftover, "so that no other trial runs in this process"
+
+
+def test_profiling_decides_by_what_the_last_step_with_instruments_took(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+
+    def next_batch(points: list[Any], *rest: Any, instrumented: float, **others: Any) -> int | None:
+        told.append(instrumented)
+        return 2 * points[-1].micro_batch if len(points) < 3 else None
+
+    measured_step = CpuMemory.measured_step
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.05 * (len(told) + 1))
+        return measured_step(*given)
+
+    monkeypatch.setattr(sizing, "next_batch", next_batch)
+    monkeypatch.setattr(CpuMemory, "measured_step", slow)
+    assert bed.run(kind=SizeTrial, micro_batch=2).outcome is Outcome.OK
+    assert [seconds >= 0.05 * number for number, seconds in enumerate(told, start=1)] == [True] * len(told)
+    assert len(told) == 3

@@ -96,9 +96,8 @@ def build_space(
         },
     )
     slower: dict[str, str] = {}
-    if not space.slow_formats:
-        for axis in axes:
-            slower |= _slower(methods[axis.method], axis.settings, facts)
+    for axis in axes:
+        slower |= _slower(methods[axis.method], axis.settings, facts)
     resolved = _with_recipes(resolved, space.recipes_on(hardware.kind), space, methods, reasons, slower)
     cuts = cut_recipes(resolved, methods, facts, memory_limit_bytes)
     # Where plain training did not fit, nothing that leaves the model whole is likely to: cuts come first.
@@ -232,14 +231,16 @@ def _with_recipes(
     reasons: Mapping[str, str],
     slower: Mapping[str, str],
 ) -> ResolvedSpace:
-    """The space with its recipes for the device; no part of them is in a number format that is slow there."""
+    """The space with its recipes for the device; nothing in them is slow there, unless the space allows it."""
     kept: list[ResolvedRecipe] = []
     dropped: dict[str, str] = {}
     for recipe in recipes:
         settings: tuple[MethodSetting, ...] = ()
         notes: list[str] = []
         for name in recipe.methods:
-            setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, slower, settings)
+            may_be_slow = space.slow_formats and not recipe.hand_tuned and name not in recipe.optional
+            too_slow = {} if may_be_slow else slower
+            setting, reason = _first_applicable(recipe, methods[name], resolved, space, reasons, too_slow, settings)
             if setting is None and name in recipe.optional:
                 continue
             if setting is None:
@@ -257,7 +258,8 @@ def _with_recipes(
     if space.each_alone:
         known = [recipe.settings for recipe in kept]
         for axis in resolved.axes:
-            alone = tuple(setting for setting in axis.settings if setting.label not in slower)[:1]
+            able = (setting for setting in axis.settings if space.slow_formats or setting.label not in slower)
+            alone = tuple(able)[:1]
             if alone and axis.divides is None and not axis.builds_on and alone not in known:
                 kept.append(ResolvedRecipe(name=f"{axis.method} alone", hand_tuned=False, settings=alone))
     return msgspec.structs.replace(resolved, recipes=tuple(kept), dropped_recipes=dropped)

@@ -26,7 +26,7 @@ def only_methods(space: SearchSpace, names: Sequence[str]) -> SearchSpace:
 
     What divides the data among several devices stays as it is unless one of those methods is asked for: on several
     devices there must be one. All of the methods together are the first thing that is tried after plain training, then
-    each alone.
+    the recipes that need no others, and each alone.
 
     Args:
         space: The space to take values, batch fractions and recipes from.
@@ -98,7 +98,7 @@ def _part_of(recipe: Recipe, names: Collection[str]) -> Recipe | None:
     """
     is_whole = set(recipe.methods) - set(names) <= set(recipe.optional)
     methods = {name: values for name, values in recipe.methods.items() if name in names}
-    if not methods or not (is_whole or recipe.hand_tuned):
+    if (recipe.methods and not methods) or not (is_whole or recipe.hand_tuned):
         return None
     optional = [name for name in recipe.optional if name in names]
     return msgspec.structs.replace(

@@ -9,7 +9,7 @@ import torch
 from advisor.measure.measurement import SizePoint
 from advisor.trial.spec import HOPELESS, SizeTrial
 
-__all__ = ["QUICK_REPETITIONS", "QUICK_SECONDS", "looks_hopeless", "next_batch", "suffice", "telling"]
+__all__ = ["FAR", "QUICK_REPETITIONS", "QUICK_SECONDS", "looks_hopeless", "next_batch", "suffice", "telling"]
 
 QUICK_SECONDS = 0.3
 QUICK_REPETITIONS = 3
@@ -24,7 +24,7 @@ _REACH = 4
 _REACH_IN_CHUNKS = 2
 """Largest batch that is extrapolated to, as a multiple of the last one: another line may take over on the way, and
 a method that works in chunks of a fixed size does as soon as they are filled."""
-_FAR, _FARTHEST = 8, 64
+FAR, _FARTHEST = 8, 64
 """Multiples of its batch up to which a slope is believed as it is, and at all: kernels may need a larger batch to use
 the device. In between, a slope must be steeper in proportion."""
 _MOSTLY_SAMPLES = 0.5
@@ -159,7 +159,7 @@ def looks_hopeless(points: list[SizePoint], spec: SizeTrial) -> bool:
     if not 1 < reach <= _FARTHEST:
         return False
     each = (last.step_seconds - before.step_seconds) / (last.micro_batch - before.micro_batch)
-    is_slow = each * HOPELESS > spec.sample_seconds_beside * max(1.0, reach / _FAR)
+    is_slow = each * HOPELESS > spec.sample_seconds_beside * max(1.0, reach / FAR)
     return is_slow and each * last.micro_batch >= _MOSTLY_SAMPLES * last.step_seconds
 
 

@@ -29,7 +29,7 @@ from advisor.trial.spec import HOPELESS, SizeTrial
 from advisor.trial.worker.alternate import speedup_in_turn
 from advisor.trial.worker.bench import Bench, finite
 from advisor.trial.worker.failure import at_batch, is_out_of_memory
-from advisor.trial.worker.growing_batches import QUICK_REPETITIONS, QUICK_SECONDS, looks_hopeless, next_batch
+from advisor.trial.worker.growing_batches import FAR, QUICK_REPETITIONS, QUICK_SECONDS, looks_hopeless, next_batch
 
 __all__ = ["size"]
 
@@ -55,7 +55,7 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
     spec = bench.spec
     prediction: MemoryPrediction | None = None
     out_of_memory_at = None
-    is_hopeless, glances = False, True
+    is_hopeless, glanced_at = False, 0
     with bench.meter() as meter, bench.training(spec.policy) as training:
         begin = time.perf_counter()
         losses, point, settling_seconds, instrumented = _first_point(bench, meter, training)
@@ -86,8 +86,8 @@ def size(bench: Bench[SizeTrial]) -> SizeResult:
                     bench.out_of_step = "ranks may wait for one that ran out of memory"
                 out_of_memory_at = micro_batch
                 break
-            if glances and looks_hopeless(points, spec):
-                glances, paused = False, time.perf_counter()
+            if micro_batch >= FAR * glanced_at and looks_hopeless(points, spec):
+                glanced_at, paused = micro_batch, time.perf_counter()
                 glance = _compared_or_not(bench, meter, training, points, at=micro_batch, plan=_GLANCE)
                 begin += time.perf_counter() - paused  # no time of the profiling runs
                 if bench.out_of_step:
@@ -291,5 +291,14 @@ def _following(
     if prediction is not None:
         limit = bench.spec.limit_of_timed_bytes
         largest = math.inf if limit is None else prediction.largest_batch(limit)
-    following = next_batch(points, bench.spec, spent, making, settling, predicted_largest=largest, in_chunks=in_chunks)
+    following = next_batch(
+        points,
+        bench.spec,
+        spent,
+        making,
+        settling,
+        instrumented=instrumented,
+        predicted_largest=largest,
+        in_chunks=in_chunks,
+    )
     return bench.world.agreed(following, int | None)
