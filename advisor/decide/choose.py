@@ -11,9 +11,9 @@ from advisor.decide.eligible import is_measured
 from advisor.decide.floor import floor_rate
 from advisor.decide.frontier import dominated_points, frontier_of, placed
 from advisor.decide.largest import choose_largest
-from advisor.decide.noise import SMALLEST_NOISE
+from advisor.decide.noise import SMALLEST_NOISE, won_in_short_steps
 from advisor.decide.preference import knee_of, pick_of, within_limit
-from advisor.decide.ranking import Ranking, noise_of_lead, ranked, simplicity, won_in_short_steps
+from advisor.decide.ranking import Ranking, noise_of_lead, ranked, simplicity
 from advisor.decide.score import gain, score, scores
 from advisor.goal import Goal, GoalKind
 
@@ -32,10 +32,10 @@ def choose(
 
     The fastest eligible candidate wins, unless a simpler one is so close that the difference may be chance, and did not
     lose to it in alternating steps: then the simplest of those wins, preferably not at a smaller batch than the user's
-    own. Candidates of the same policy are
-    repetitions, represented by the median score, and their spread counts as noise. A measurement that was cut short
-    because it was outpaced cannot win while there is another. For ``cheapest`` the winner is a point of the frontier,
-    for ``bigger`` the largest model (:func:`~advisor.decide.largest.choose_largest`). The report fills in ``why``.
+    own. Candidates of the same policy are repetitions, represented by the median score, and their spread counts as
+    noise. A measurement that was cut short because it was outpaced cannot win while there is another. For ``cheapest``
+    the winner is a point of the frontier, for ``bigger`` the largest model
+    (:func:`~advisor.decide.largest.choose_largest`). The report fills in ``why``.
 
     Raises:
         NothingFitsError: No policy fits below the memory limit.

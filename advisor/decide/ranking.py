@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,13 +12,8 @@ from advisor.decide.no_winner import nothing_to_choose
 from advisor.decide.noise import SMALLEST_NOISE, noise_between, repeat_noise
 from advisor.decide.score import maximizes, score
 from advisor.goal import Goal
-from advisor.measure.in_turn import Speedup
-from advisor.search.space.space import Combination
 
-__all__ = ["Ranking", "ShortSteps", "noise_of_lead", "ranked", "representative", "simplicity", "won_in_short_steps"]
-
-CHANGE_PER_DOUBLING = 0.05
-"""How much the log of a speedup usually changes when the batch doubles."""
+__all__ = ["Ranking", "noise_of_lead", "ranked", "representative", "simplicity"]
 
 _ROLE_ORDER = (Role.BASELINE, Role.HAND_TUNED, Role.SEARCHED)
 
@@ -110,45 +103,6 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
     if first.speedup is not None and second.speedup is not None:
         return max(SMALLEST_NOISE, first.speedup.spread_beside(second.speedup), repeats)
     return noise_between(first.measured, second.measured, repeats)
-
-
-class ShortSteps(NamedTuple):
-    """A comparison of two combinations by short alternating steps.
-
-    Attributes:
-        speedup: Speedup of the first over the second.
-        micro_batch: Micro-batch of both.
-    """
-
-    speedup: Speedup
-    micro_batch: int
-
-
-def won_in_short_steps(first: Candidate, second: Candidate, compared: Iterable[Candidate]) -> ShortSteps | None:
-    """The short alternating steps that show one's methods to be faster than another's; ``None`` if none do.
-
-    They must show it at the batches of both as well, to which a speedup usually changes.
-
-    Args:
-        first: The one.
-        second: The other.
-        compared: Everything that was compared.
-    """
-    own, others = (Combination.of(one.policy).label for one in (first, second))
-    found = []
-    for one in compared:
-        if one.comparison is None or one.comparison.speedup is None:
-            continue
-        pair, speedup = (Combination.of(one.policy).label, one.comparison.beside), one.comparison.speedup
-        if pair in ((own, others), (others, own)):
-            ahead = speedup if pair == (own, others) else speedup.inverse
-            found.append(ShortSteps(ahead, one.comparison.micro_batch))
-    if not found:
-        return None
-    surest = min(found, key=lambda one: one.speedup.high / one.speedup.low)
-    batches = (one.policy.micro_batch for one in (first, second))
-    doublings = max(abs(math.log2(batch / surest.micro_batch)) for batch in batches)
-    return surest if math.log(surest.speedup.low) > CHANGE_PER_DOUBLING * doublings else None
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:

@@ -6,7 +6,8 @@ import msgspec
 
 from advisor.decide.candidate import Candidate, Recommendation, Role
 from advisor.decide.eligible import is_outpaced, why_not_eligible
-from advisor.decide.ranking import noise_of_lead, simplicity, won_in_short_steps
+from advisor.decide.noise import won_in_short_steps
+from advisor.decide.ranking import noise_of_lead, simplicity
 from advisor.decide.score import gain, score
 from advisor.goal import Goal, GoalKind
 from advisor.measure.measurement import Measurement
@@ -251,7 +252,11 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
         return f"The hand-tuned default ({training_words(tuned)}) is {faster} faster, but {reason}."
     if abs(ahead) <= noise:
         tie = f"Against {reference} it is a tie: {gain_words(ahead)}, noise {format_percent(noise)}"
-        return f"{tie}{_in_short_steps(winner, tuned, answer)}."
+        won = won_in_short_steps(winner, tuned, answer.not_measured)
+        if won is None:
+            return f"{tie}."
+        faster = format_percent(won.speedup.value - 1)
+        return f"{tie}; in short steps in turn at micro-batch {won.micro_batch:,} it was {faster} faster."
     return f"It is {format_percent(ahead)} faster than {reference}."
 
 
@@ -273,16 +278,12 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
         )
     if behind <= noise and not first.loses_to_larger_batch:
         within = f"The runner-up, {training_words(first)}, is equal within the noise of {format_percent(noise)}"
-        return f"{within}{_in_short_steps(winner, first, answer)}."
+        won = won_in_short_steps(winner, first, answer.not_measured)
+        if won is None:
+            return f"{within}."
+        slower = format_percent(1 - 1 / won.speedup.value)
+        return f"{within}; in short steps in turn at micro-batch {won.micro_batch:,} it was {slower} slower."
     return f"The runner-up, {training_words(first)}, is {format_percent(behind / (1 + behind))} slower."
-
-
-def _in_short_steps(winner: Candidate, other: Candidate, answer: Recommendation) -> str:
-    won = won_in_short_steps(winner, other, answer.not_measured)
-    if won is None:
-        return ""
-    slower = format_percent(1 - 1 / won.speedup.value)
-    return f", but was {slower} slower in short steps in turn at micro-batch {won.micro_batch:,}"
 
 
 def _fastest_that_may_not_win(answer: Recommendation, goal: Goal) -> str:

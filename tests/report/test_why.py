@@ -120,7 +120,15 @@ def test_a_simpler_one_that_lost_in_short_steps_is_said_to_have() -> None:
     short = in_short_steps(winner, simpler, Speedup(value=1.25, low=1.15, high=1.35, rounds=4), micro_batch=16)
     text = why([baseline(100), simpler, winner, short])
     assert "The runner-up, precision bf16 at batch 8, is equal within the noise of 28%" in text
-    assert "of 28%, but was 20% slower in short steps in turn at micro-batch 16." in text
+    assert "of 28%; in short steps in turn at micro-batch 16 it was 20% slower." in text
+
+
+def test_a_hand_tuned_default_that_lost_in_short_steps_is_said_to_have() -> None:
+    tuned = measured(190, BF16, spread=0.2, role=Role.HAND_TUNED)
+    winner = measured(200, BF16, CHECKPOINT, spread=0.2)
+    short = in_short_steps(winner, tuned, Speedup(value=1.25, low=1.15, high=1.35, rounds=4), micro_batch=16)
+    text = why([baseline(100), tuned, winner, short])
+    assert "it is a tie: +5.3%, noise 28%; in short steps in turn at micro-batch 16 it was 25% faster." in text
 
 
 def test_the_runner_up_lost_by_a_figure() -> None:

@@ -7,16 +7,13 @@ import math
 import msgspec
 
 from advisor.decide.candidate import Comparison
+from advisor.decide.noise import CHANGE_PER_DOUBLING
 from advisor.measure.measurement import Sizing
 from advisor.policy.policy import Policy
 from advisor.search.sizing.line import Line
 from advisor.search.sizing.memory_model import MemoryModel
 
 __all__ = ["ERROR_PER_DOUBLING", "FORECAST_ERROR", "expected_at", "sample_seconds_at", "seconds_at"]
-
-_GROWTH_PER_DOUBLING = 0.05
-"""How much the log of a speedup usually changes when the batch doubles, before anything is known of it. A faster
-optimizer loses about twice that while its step is half of plain training's."""
 
 _STEP_ERROR = 0.07
 """Relative standard error of a profiling run's one timed step."""
@@ -103,7 +100,7 @@ def _growth(
         there: The other batch.
         known: Step seconds of the other there, which do not come from this line alone.
     """
-    usual = _GROWTH_PER_DOUBLING * abs(math.log2(there / here))
+    usual = CHANGE_PER_DOUBLING * abs(math.log2(there / here))
     if usual == 0 or mine is None or others is None:
         return 0.0, usual
     ratios = [others.line.at(size) / mine.line.at(size) if mine.line.at(size) > 0 else 0.0 for size in (there, here)]
