@@ -223,9 +223,11 @@ def format_times(value: float) -> str:
     """A speedup in words.
 
     Example:
-        >>> format_times(1.666), format_times(1083.1)
-        ('1.67 times', '1,083 times')
+        >>> format_times(1.666), format_times(1083.1), format_times(0.0034)
+        ('1.67 times', '1,083 times', '<0.01 times')
     """
+    if 0 < value < 0.005:
+        return "<0.01 times"
     return f"{value:.2f} times" if value < 100 else f"{value:,.0f} times"
 
 
