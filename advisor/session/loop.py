@@ -40,8 +40,8 @@ __all__ = ["SearchLoop"]
 
 _FEWEST_COMPARED = 12
 """On one device this many combinations are compared, at seconds each, before any lead is certain. After that, if there
-is time for several trials, each proposal is timed: what is left to find is near the leader, and predictions from short
-steps are too rough for that."""
+is time for several trials, each proposal of which a gain is expected is timed: what is left to find is near the leader,
+and predictions from short steps are too rough for that."""
 
 
 class SearchLoop:
@@ -87,7 +87,9 @@ class SearchLoop:
     @property
     def _compares_first(self) -> bool:
         """Whether a proposal is compared before it is timed."""
-        return not self._compared_enough or (self._comparing is not None and not self._budget.may_time_several)
+        if not self._compared_enough:
+            return True
+        return self._comparing is not None and (self._stopping.expects_nothing or not self._budget.may_time_several)
 
     def run(self) -> str:
         """Search until there is a reason to stop; return it, as the user reads it."""

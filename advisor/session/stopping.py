@@ -24,6 +24,11 @@ class StoppingRule:
         self._better = "cheaper or faster" if kind is GoalKind.CHEAPEST else "faster"
         self._in_a_row = 0
 
+    @property
+    def expects_nothing(self) -> bool:
+        """Whether nothing untried was expected to be better by more than the noise after the last trial."""
+        return self._in_a_row > 0
+
     def reason(self) -> str | None:
         """Why the search may stop, as shown to the user; ``None`` to go on. Call it once per trial."""
         left = self._proposer.gain_left()

@@ -525,3 +525,17 @@ def test_after_a_dozen_comparisons_what_may_lead_is_timed_and_then_every_proposa
         assert beside_leader == [13, 14, 15], "its neighbours take turns with the leader from the last comparison on"
     else:
         assert (beside_leader, len(search.proposer.told)) == ([], 13)
+
+
+def test_of_what_nothing_is_expected_a_few_short_steps_are_enough() -> None:
+    """The time is worth more in the confirmation, whose further pairs of processes make the promise narrower."""
+    candidates = [compared(60, use("checkpoint", every=every), micro_batch=8) for every in range(1, 12)]
+    last = [compared(50, use("compile")), measured(50, use("fused_optimizer"))]
+    search = Search([*candidates, *last], FakeGuard(), trials=40, earlier=[baseline(100)])
+    gain, nothing = (GainLeft(expected=one, noise=0.02, measured=9) for one in (0.2, 0.001))
+    search.proposer.gains = [gain] * len(candidates) + [nothing, gain]
+    search.loop._budget = TimeBudget(9000.0, clock=Clock())
+    search.loop._evaluator = search.loop._comparing = fake = ComparingFake(search.proposer)
+    search.loop.run()
+    assert len(search.proposer.told) == 13
+    assert fake.timed_at_once == [(use("fused_optimizer"),)], "only where a gain was expected"
