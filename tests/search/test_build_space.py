@@ -206,6 +206,18 @@ def test_the_hand_tuned_setting_is_what_an_experienced_person_has_on_this_device
 
 
 @needs_glibc
+def test_the_layout_of_images_is_tried_in_half_precision_and_in_float32() -> None:
+    """Kernels differ by both at once: depthwise convolutions gained half in float32, and lost in bf16."""
+    facts = msgspec.structs.replace(NATIVE_BF16, module_counts={"torch.nn.Conv2d": 9})
+    recipes = [
+        {setting.name for setting in one.settings} for one in build_space(load_space("default"), facts, CPU).recipes
+    ]
+    float32 = {"channels_last", "fused_optimizer", "retain_freed_memory"}
+    assert recipes.index(float32) == recipes.index(float32 | {"precision"}) + 1
+    assert recipes.index(float32) < 6
+
+
+@needs_glibc
 def test_beside_programs_that_keep_cores_busy_every_recipe_has_the_threads_that_were_fastest() -> None:
     """Trap: with all of two threads a step took ten times as long beside one busy core, whatever else was tried."""
 
