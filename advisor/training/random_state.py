@@ -32,6 +32,7 @@ __all__ = [
     "drawn_so_far",
     "further_generators",
     "replaying",
+    "source_of",
 ]
 
 Context = contextlib.AbstractContextManager[Any]
@@ -81,7 +82,7 @@ def further_generators(model: torch.nn.Module) -> list[RandomSource]:
         values += [one for value in values for one in enclosed(value)]
         for value in values:
             for one in value if isinstance(value, list | tuple) else (value,):
-                if (source := _source_of(one)) is not None:
+                if (source := source_of(one)) is not None:
                     kept[id(one)] = source
     devices = [torch.cuda.default_generators[index] for index in sorted(indices)]
     return [*devices, *kept.values(), *_common_generators(model)]
@@ -98,8 +99,8 @@ class _Source:
     set_state: Callable[[Any], Any]
 
 
-def _source_of(value: Any) -> RandomSource | None:
-    """A generator that a module keeps; ``None`` for anything else."""
+def source_of(value: Any) -> RandomSource | None:
+    """A generator of torch, numpy or Python as a source of random numbers; ``None`` for anything else."""
     if isinstance(value, torch.Generator):
         return value
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):

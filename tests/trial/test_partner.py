@@ -239,6 +239,24 @@ def test_a_model_that_ends_its_partner_costs_no_measurements(runner: Runner, tmp
     assert "the process beside it" in following.notes[0]
 
 
+def test_what_the_training_beside_a_trial_sets_up_for_each_shape_is_no_part_of_its_turns(
+    runner: Runner, tmp_path: Path
+) -> None:
+    """As a compiler does for batches that are padded to their longest sample."""
+    padded = Logged(
+        tmp_path / "workload",
+        "import time\nSEEN = set()\nplain_batch, plain_loss = make_batch, compute_loss\n\n\n"
+        "def make_batch(batch_size):\n    inputs, labels = plain_batch(batch_size)\n"
+        "    return inputs, labels, torch.zeros(batch_size, 4 + torch.initial_seed() % 2)\n\n\n"
+        "def compute_loss(model, batch):\n    if batch[2].shape not in SEEN:\n        time.sleep(2)\n"
+        "    SEEN.add(batch[2].shape)\n    return plain_loss(model, batch[:2])",
+    )
+    result = runner.run(beside(padded, micro_batch=8))
+    assert result.outcome is Outcome.OK, result
+    (pace,) = result.paces
+    assert pace.samples_per_second > 4 / 0.02, "a turn in which it waited takes a second a step: 40 samples/s in all"
+
+
 def test_a_trial_that_ends_its_process_in_a_turn_does_not_disturb_the_next_one(runner: Runner, tmp_path: Path) -> None:
     fatal = Logged(
         tmp_path / "workload",

@@ -143,15 +143,16 @@ def _serve(seat: Seat, channel: socket.socket, partner: Partner | None) -> None:
     from advisor.trial.outcome import Outcome
     from advisor.trial.protocol import LineReader, Progress, Reported, Request, Unwritten, encode_line
     from advisor.trial.worker.failure import is_secondary
+    from advisor.trial.worker.imported_code import ImportedCode
     from advisor.trial.worker.model_copy import ModelCopy
     from advisor.trial.worker.run_trial import run_trial
-    from advisor.trial.worker.serving import print_into, settings_kept
+    from advisor.trial.worker.serving import print_into
 
     def tell(text: str) -> None:
         if seat.rank == 0:  # one of them is enough for a display
             channel.sendall(encode_line(Progress(text=text)))
 
-    model_copy = ModelCopy()
+    model_copy, imported = ModelCopy(), ImportedCode()
     reader = LineReader(channel.fileno())
     while (lines := reader.read()) is not None:
         for line in lines:
@@ -164,7 +165,7 @@ def _serve(seat: Seat, channel: socket.socket, partner: Partner | None) -> None:
             try:
                 if Path(request.folder).is_dir():  # another node need not have it
                     print_into(TrialFolder(Path(request.folder)).log)
-                with settings_kept():
+                with imported.held(spec):
                     result, leftover = run_trial(spec, tell, errors.append, partner=partner, model_copy=model_copy)
             except OutputFolderError as error:
                 channel.sendall(encode_line(Unwritten(reason=str(error))))

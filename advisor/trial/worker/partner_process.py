@@ -9,7 +9,7 @@ import gc
 import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -18,12 +18,13 @@ from advisor.measure.page_faults import page_faults
 from advisor.measure.typical import typical_seconds
 from advisor.policy.policy import Policy
 from advisor.text.records import decode_record
+from advisor.training.batch.tree import leaves_of
 from advisor.training.training import Training
 from advisor.trial.guardian import end_with_parent
 from advisor.trial.protocol import LineReader, encode_line
 from advisor.trial.spec import ComparedSpec
 from advisor.trial.worker.alternate import turn
-from advisor.trial.worker.bench import Bench
+from advisor.trial.worker.bench import Bench, until_updated
 from advisor.trial.worker.failure import AllocatorRefusals, failed_result
 from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.partner import Answer, Message, Partner
@@ -121,8 +122,10 @@ class _Served:
         training.micro_batch = policy.micro_batch
         if self._warm_at != policy.global_batch:
             bench.empty_cache()
-            training.step(batches[0])
-            bench.synchronize()
+            # What sets itself up, or is compiled for other shapes, is no part of a turn.
+            for batch in (*[batches[0]] * (0 if self._warm_at else training.settling_steps), *_of_every_shape(batches)):
+                until_updated(training, functools.partial(training.step, batch), bench.world.agreed)
+                bench.synchronize()
             self._warm_at = policy.global_batch
         before = page_faults()
         taken = turn(step, seconds, agree=bench.world.agreed)
@@ -142,3 +145,11 @@ class _Served:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:
             trim(0)
+
+
+def _of_every_shape(batches: Sequence[Any]) -> list[Any]:
+    """The first batch of each layout: tensors may differ in length, as where samples are padded to the longest."""
+    found: dict[Any, Any] = {}
+    for batch in batches:
+        found.setdefault(tuple((leaf.path, leaf.shape) for leaf in leaves_of(batch)), batch)
+    return list(found.values())

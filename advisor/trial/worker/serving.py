@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,13 +18,14 @@ from advisor.trial.guardian import adopt_orphans
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
 from advisor.trial.spec import ComparedTrial, ProbeTrial, TimeTrial, TrialSpec
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
+from advisor.trial.worker.imported_code import ImportedCode
 from advisor.trial.worker.model_copy import ModelCopy
 from advisor.trial.worker.partner import Partner
 from advisor.trial.worker.partner_process import fork_partner
 from advisor.trial.worker.prepared import Prepared, cuda_is_open, prepare, wants_process_of_its_own
 from advisor.trial.worker.run_trial import run_trial
 
-__all__ = ["print_into", "serve", "settings_kept"]
+__all__ = ["print_into", "serve"]
 
 _IN_ONE_PROCESS = (
     "the model's code starts threads or processes when it is loaded or built, so that trials share a process and take "
@@ -52,6 +52,7 @@ class _Worker:
         self._prepared: Prepared | None = None
         self._partners: dict[str, Partner] = {}
         self._model_copy = ModelCopy()
+        self._imported = ImportedCode()
         self._forks = self._is_new = True
 
     def serve(self, request: Request) -> None:
@@ -73,7 +74,7 @@ class _Worker:
             adopt_orphans()
             self._fork_partner("")
         self._is_new = False
-        with settings_kept():
+        with self._imported.held(request.spec):
             self._run(request, None, self._partner_for(request.spec))
 
     def _fork_partner(self, methods: str) -> None:
@@ -176,23 +177,3 @@ def print_into(log: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-
-
-@contextlib.contextmanager
-def settings_kept() -> Iterator[None]:
-    """Restore the process-wide settings that a user's code may change, so that the next trial starts like this one.
-
-    The working directory is restored because paths of results and of the workload may be relative to it.
-    """
-    folder = os.getcwd()
-    dtype = torch.get_default_dtype()
-    gradients = torch.is_grad_enabled()
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        os.chdir(folder)
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(gradients)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)

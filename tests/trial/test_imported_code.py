@@ -1,0 +1,98 @@
+"""Several trials in one process: the user's code, imported once, is for each of them as for the first."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from advisor.errors import WorkloadError
+from advisor.trial.spec import SizeTrial, TrialSpec
+from advisor.trial.worker.imported_code import ImportedCode
+from advisor.workload._loading import load_workload
+from advisor.workload.workload import WorkloadKind, WorkloadSource
+from tests.trial.specs import spec
+
+KEPT = {
+    "by itself": ("GENERATOR = numpy.random.default_rng(0)", "GENERATOR.random()"),
+    "of torch": ("GENERATOR = torch.Generator().manual_seed(0)", "float(torch.rand(1, generator=GENERATOR))"),
+    "of Python": ("GENERATOR = random.Random(0)", "GENERATOR.random()"),
+    "in a collection": ("ALL = {'of noise': [numpy.random.RandomState(0)]}", "ALL['of noise'][0].rand()"),
+    "in a helper": (
+        "class Noise:\n    def __init__(self):\n        self.own = random.Random(0)\nNOISE = Noise()",
+        "NOISE.own.random()",
+    ),
+    "in a closure": (
+        "def drawing(generator):\n    return lambda: generator.random()\nDRAWN = drawing(random.Random(0))",
+        "DRAWN()",
+    ),
+    "in a loader": (
+        "LOADER = torch.utils.data.DataLoader(range(1000), shuffle=True, generator=torch.Generator().manual_seed(0))",
+        "float(next(iter(LOADER)))",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def settings_of_this_process() -> Iterator[None]:
+    dtype, folder = torch.get_default_dtype(), os.getcwd()
+    yield
+    torch.set_default_dtype(dtype)
+    os.chdir(folder)
+
+
+def of_file(folder: Path, text: str) -> TrialSpec:
+    path = folder / f"imported_{hashlib.sha256(text.encode()).hexdigest()[:12]}.py"
+    path.write_text(f"import random\nimport numpy\nimport torch\n{text}\n")
+    source = WorkloadSource(kind=WorkloadKind.FILE, location=str(path), name="mine", fingerprint=path.stem)
+    return msgspec.structs.replace(spec(kind=SizeTrial), workload=source)
+
+
+def model_file(folder: Path, kept: str, drawn: str) -> TrialSpec:
+    return of_file(
+        folder,
+        f"{kept}\ndef build_model():\n    return torch.nn.Linear(2, 2)\n"
+        f"def make_batch(batch_size):\n    return torch.full((batch_size, 2), {drawn})",
+    )
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_generator_that_the_file_keeps_begins_every_trial_as_after_the_import(kept: str, tmp_path: Path) -> None:
+    trial = model_file(tmp_path, *KEPT[kept])
+    imported = ImportedCode()
+    drawn = []
+    for batches in (2, 1, 3):
+        with imported.held(trial):
+            make_batch = load_workload(trial.workload).make_batch
+            drawn.append([float(make_batch(1)[0, 0]) for _ in range(batches)])
+    first, second, third = drawn
+    assert first[0] != first[1]
+    assert second == first[:1]
+    assert third[:2] == first
+
+
+def test_what_the_file_sets_holds_in_every_trial_and_what_a_trial_sets_in_none_after_it(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    trial = of_file(
+        tmp_path,
+        f"torch.set_default_dtype(torch.float64)\nimport os\nos.chdir({str(tmp_path / 'data')!r})\n"
+        "def build_model():\n    return torch.nn.Linear(2, 2)\ndef make_batch(batch_size):\n    return None",
+    )
+    imported = ImportedCode()
+    for _ in range(2):
+        with imported.held(trial):
+            assert load_workload(trial.workload).build_model().weight.dtype is torch.float64
+            assert Path.cwd() == tmp_path / "data"
+            torch.set_default_dtype(torch.float32)
+            os.chdir(tmp_path)
+
+
+def test_what_cannot_be_imported_is_left_to_the_trial(tmp_path: Path) -> None:
+    trial = of_file(tmp_path, "raise SystemExit(3)")
+    with ImportedCode().held(trial), pytest.raises(WorkloadError, match="raised SystemExit"):
+        load_workload(trial.workload)
