@@ -189,7 +189,7 @@ class SizeOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         outcome: How it ended; SCREENED ran nothing.
-        reason: One line when the outcome is not OK.
+        reason: One line when the outcome is not OK, or it may not win all the same.
         samples_per_second: Measured at its best batch.
         samples_per_step: The best batch.
         peak_bytes: Measured peak at that batch.

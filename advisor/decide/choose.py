@@ -101,7 +101,11 @@ def _choose_cheapest(ranking: Ranking, goal: Goal) -> Recommendation:
     if baseline is not None:
         noise = noise_of_lead(winner, baseline, ranking.repeats)
         if winner is baseline:
-            tie = any(placed(candidate, goal).dominates(points[pick]) for candidate in ranking.finished)
+            better = [one for one in ranking.finished if placed(one, goal).dominates(points[pick])]
+            tie = bool(better)
+            if better:  # the distance of what it stands for matters
+                against = max(better, key=lambda one: gain(score(one, goal), score(baseline, goal), goal.kind))
+                noise = noise_of_lead(against, baseline, ranking.repeats)
         else:
             pairs = zip(scores(winner, goal), scores(baseline, goal), strict=True)
             tie = all(abs(gain(mine, theirs, goal.kind)) <= noise for mine, theirs in pairs)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from advisor.decide.candidate import Candidate, Growth, Role, SizeOutcome, SizeRow
-from advisor.decide.eligible import is_measured
+from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.floor import keeps
 from advisor.goal import Goal
 from advisor.search.sizing.line import Line
@@ -33,8 +33,8 @@ def growth_of(candidates: Sequence[Candidate], winner: Candidate, goal: Goal, fl
         SizeRow(
             model_size=(plain.get(order) or chosen[order])[0].model_size,
             parameter_count=order[0],
-            plain=_size_outcome(plain.get(order)),
-            winner=_size_outcome(chosen.get(order)),
+            plain=_size_outcome(plain.get(order), goal),
+            winner=_size_outcome(chosen.get(order), goal),
         )
         for order in sorted({*plain, *chosen})
     ]
@@ -60,7 +60,7 @@ def _by_size(candidates: Sequence[Candidate], combination: Combination) -> dict[
     return found
 
 
-def _size_outcome(group: Sequence[Candidate] | None) -> SizeOutcome | None:
+def _size_outcome(group: Sequence[Candidate] | None, goal: Goal) -> SizeOutcome | None:
     """The best result at one size: the fastest measurement, else how the last one ended."""
     if not group:
         return None
@@ -71,6 +71,7 @@ def _size_outcome(group: Sequence[Candidate] | None) -> SizeOutcome | None:
     best = max(measured, key=lambda one: one.samples_per_second)
     return SizeOutcome(
         outcome=Outcome.OK,
+        reason=why_not_eligible(best, goal) or "",
         samples_per_second=best.samples_per_second,
         samples_per_step=best.policy.global_batch,
         peak_bytes=best.measured.memory.peak_bytes,

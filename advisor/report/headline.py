@@ -178,6 +178,8 @@ def _lost_its_lead(answer: Recommendation) -> bool:
     baseline, again = answer.baseline, answer.confirmation
     if baseline is None or again is None or again.measurement is None or again.baseline_samples_per_second is None:
         return False
+    if answer.growth is not None or answer.winner.policy.gpu_count < baseline.policy.gpu_count:
+        return False  # it is larger, or takes fewer devices: nobody said that it is faster
     led = again.promised_samples_per_second > baseline.samples_per_second
     return led and again.measurement.samples_per_second <= again.baseline_samples_per_second
 

@@ -274,7 +274,7 @@ def _runner_up(answer: Recommendation, goal: Goal) -> str:
         faster = format_percent(_gain(first, winner, goal))
         return (
             f"Faster by {faster}, inside the noise of {format_percent(noise)}, was {training_words(first)}; "
-            f"the winner {_simpler(winner, first)}."
+            f"the winner {_simpler(winner, first, answer.baseline)}."
         )
     if behind <= noise and not first.loses_to_larger_batch:
         within = f"The runner-up, {training_words(first)}, is equal within the noise of {format_percent(noise)}"
@@ -312,8 +312,14 @@ def _what_limits(answer: Recommendation, goal: Goal) -> str:
     return f"{peak}: memory {'limits' if share >= _NEAR_LIMIT else 'does not limit'} the batch."
 
 
-def _simpler(winner: Candidate, other: Candidate) -> str:
+def _simpler(winner: Candidate, other: Candidate, baseline: Candidate | None) -> str:
+    """What decided between two that tie, as :func:`advisor.decide.choose.choose` does."""
+    own_batch = 0 if baseline is None else baseline.policy.global_batch
+    if other.policy.global_batch < own_batch <= winner.policy.global_batch:
+        return f"needs no smaller batch than the baseline's ({other.policy.global_batch} instead of {own_batch})"
     mine, theirs = simplicity(winner), simplicity(other)
+    if theirs < mine:
+        return "was faster in alternating steps"
     reasons = (
         f"is simpler ({format_count(mine[0], 'method')} instead of {theirs[0]})",
         f"changes less ({winner.fidelity.value} instead of {other.fidelity.value})",

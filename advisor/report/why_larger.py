@@ -87,7 +87,8 @@ def _what_stops(answer: Recommendation, growth: Growth, goal: Goal) -> str:
 
 def _ended(one: SizeOutcome, limit_bytes: int) -> str:
     if one.samples_per_second is not None:
-        return f"it runs {format_rate(one.samples_per_second)} samples/s, below the floor"
+        runs = f"it runs {format_rate(one.samples_per_second)} samples/s"
+        return f"{runs}, but may not win: {one.reason.rstrip('.')}" if one.reason else f"{runs}, below the floor"
     if one.outcome is Outcome.SCREENED:
         return f"it was not run: {one.reason.rstrip('.')}"
     if one.outcome is Outcome.OUT_OF_MEMORY:

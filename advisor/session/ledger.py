@@ -54,12 +54,16 @@ class Ledger:
 
         A combination compared by short steps counts once, whether or not it was timed later.
         """
+        compared = {
+            one.policy.combination_key: one.policy.key for one in self.candidates if one.outcome is Outcome.COMPARED
+        }
         first: dict[str, str] = {}
         for one in self.candidates:
+            key = one.policy.key
             if one.outcome is Outcome.COMPARED:
-                first.setdefault(one.policy.key, one.policy.key)
+                first.setdefault(key, key)
             elif is_measured(one):
-                first.setdefault(one.policy.key, one.trial_key or one.policy.key)
+                first.setdefault(key, compared.get(one.policy.combination_key) or one.trial_key or key)
         return len(set(first.values()))
 
     @property
@@ -134,12 +138,12 @@ def without_chance(candidates: Sequence[Candidate], kind: GoalKind) -> list[Cand
     These are the baseline, every step of a climb (``bigger``), and a compared candidate that was lost while it was
     timed. Other combinations are proposed again, and stay in the table until then.
     """
-    compared = {one.policy.key for one in candidates if one.outcome is Outcome.COMPARED}
+    compared = {one.policy.combination_key for one in candidates if one.outcome is Outcome.COMPARED}
 
     def is_run_again(one: Candidate) -> bool:
         if one.role is Role.BASELINE or kind is GoalKind.BIGGER:
             return one.outcome.is_by_chance
-        return one.outcome is Outcome.LOST and one.policy.key in compared
+        return one.outcome is Outcome.LOST and one.policy.combination_key in compared
 
     return [one for one in candidates if not is_run_again(one)]
 

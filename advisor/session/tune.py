@@ -173,8 +173,9 @@ def _rests_on_chance(stored: Answer) -> bool:
     ends = [one.outcome for one in recommendation.not_measured if one.role is Role.BASELINE]
     if recommendation.confirmation is not None:
         ends.append(recommendation.confirmation.outcome)
-    last = {(one.policy.key, *one.model_size.items()): one.outcome for one in recommendation.not_measured}
-    measured = {(one.policy.key, *one.model_size.items()) for one in recommendation.ranking}
+    # By combination: the batch that a trial was lost at need not be the one that it is measured at later.
+    last = {(one.policy.combination_key, *one.model_size.items()): one.outcome for one in recommendation.not_measured}
+    measured = {(one.policy.combination_key, *one.model_size.items()) for one in recommendation.ranking}
     # A candidate that was compared after it was lost, and then not timed, may not lead.
     lost = {key for key, outcome in last.items() if outcome is Outcome.LOST}
     return not lost <= measured or any(outcome.is_by_chance for outcome in ends)

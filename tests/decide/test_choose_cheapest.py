@@ -53,6 +53,16 @@ def test_plain_training_that_stands_for_something_better_is_a_tie() -> None:
     assert not decide([timed(2.0, role=Role.BASELINE), timed(3.0, CHECKPOINT)]).tie
 
 
+def test_then_the_noise_is_that_of_what_it_stands_for() -> None:
+    """Trap: what led by 7 % did so "inside the noise of 1.4 %", which was the baseline's own."""
+    better = timed(1.86, CHECKPOINT)
+    assert better.measurement is not None
+    noisy = msgspec.structs.replace(better.measurement, step_seconds_low=1.69, step_seconds_high=2.03)
+    answer = decide([timed(2.0, role=Role.BASELINE), msgspec.structs.replace(better, measurement=noisy)])
+    assert (answer.winner, answer.tie) == (answer.baseline, True)
+    assert answer.noise == pytest.approx(0.09, abs=0.01)
+
+
 def test_a_winner_that_is_better_in_one_figure_is_no_tie() -> None:
     answer = decide([timed(2.0, role=Role.BASELINE), timed(1.2, BF16, gpu_count=2)])
     assert answer.winner.policy.gpu_count == 2

@@ -179,6 +179,19 @@ def test_a_lead_that_is_not_seen_again_stands_in_the_title(again: float, lost: b
     assert ("Not faster when run again: train with" in text) is lost
 
 
+def test_fewer_devices_are_no_lost_lead() -> None:
+    """``cheapest`` accepts what is slower on fewer of them."""
+    again = msgspec.structs.replace(CONFIRMED, baseline_samples_per_second=140.0)
+    answer = recommendation(confirmation=again)
+    assert answer.baseline is not None
+    on_two = msgspec.structs.replace(
+        answer.baseline, policy=msgspec.structs.replace(answer.baseline.policy, gpu_count=2)
+    )
+    fewer = msgspec.structs.replace(answer, baseline=on_two)
+    text = words(shown(AnswerView(fewer, goal(), files={}, apply_lines=())))
+    assert "Not faster when run again" not in text
+
+
 @pytest.mark.parametrize(
     ("preference", "said"),
     [

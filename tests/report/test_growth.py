@@ -67,6 +67,14 @@ def test_the_reason_has_the_floor_the_factor_plain_training_what_stops_it_and_th
     assert "memory alone (8.00 GiB) would allow up to 267 M parameters" in text
 
 
+def test_what_keeps_the_floor_but_may_not_win_is_not_said_to_be_below_it() -> None:
+    """Trap: "at layers=6 it runs 60.0 samples/s, below the floor" of 50, where its losses had ruled it out."""
+    broken = msgspec.structs.replace(sized(measured(60, CHECKPOINT), 6), loss_drift=0.5)
+    candidates = [one for one in CANDIDATES if one.model_size != {"layers": 6}]
+    text = " ".join(explained(chosen([*candidates, broken]), HALF).why)
+    assert "At layers=6 it runs 60.0 samples/s, but may not win: loss drift 50% is above the tolerance" in text
+
+
 def test_when_no_method_reaches_further_the_advice_is_plain_training() -> None:
     slower = sized(measured(45, CHECKPOINT), 4)
     plain = explained(chosen([*CANDIDATES[:3], slower]), HALF)

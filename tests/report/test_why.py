@@ -67,6 +67,15 @@ def test_a_smaller_batch_than_the_users_own_is_no_simpler_advice() -> None:
     assert "the fastest, plain training at batch 16, led by 0.5%, inside the noise of 1.4%. Use no method." in text
 
 
+def test_a_winner_with_more_methods_than_what_it_ties_with_is_not_called_simpler() -> None:
+    """Trap: "the winner is simpler (2 methods instead of 1)", as the other one had half of the user's batch."""
+    both = measured(150, BF16, CHECKPOINT, micro_batch=32, fidelity=Fidelity.PRECISION)
+    alone = measured(150.5, BF16, micro_batch=16, fidelity=Fidelity.PRECISION)
+    text = why([baseline(100, micro_batch=32), both, alone])
+    assert "the winner needs no smaller batch than the baseline's (16 instead of 32)." in text
+    assert "is simpler" not in text
+
+
 def test_a_tie_with_the_baseline_says_so() -> None:
     # The user's own setting has the worse class, as a batch that is split has with BatchNorm.
     split = msgspec.structs.replace(baseline(100), fidelity=Fidelity.MODEL)

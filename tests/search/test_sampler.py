@@ -214,17 +214,20 @@ def test_an_excluded_combination_stays_excluded_in_a_continued_study(tmp_path: P
     again.close()
 
 
-def test_what_ran_out_of_time_comes_once_more_in_a_continued_study(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_profiling", [False, True])
+def test_what_ran_out_of_time_comes_once_more_in_a_continued_study(in_profiling: bool, tmp_path: Path) -> None:
     """The trap: what the end of the first run cut off after five seconds was never tried again."""
     one = proposer(space(*SMALL), tmp_path / "study.db")
     first = one.ask()
     assert first is not None
-    one.tell(first, None, {"outcome": 1.0}, try_again=True)
+    one.tell(first, None, {"outcome": 1.0}, try_again=True, excludes_combination=in_profiling)
     rest = run_to_the_end(one)
     assert point(first) not in map(point, rest), "within one process it is enough to know"
     one.close()
     continued = proposer(space(*SMALL), tmp_path / "study.db")
-    assert list(map(point, run_to_the_end(continued))) == [point(first)]
+    again = list(map(point, run_to_the_end(continued)))
+    assert point(first) in again
+    assert {combination for combination, _ in again} == {point(first)[0]}
     continued.close()
 
 

@@ -226,6 +226,21 @@ def test_without_figures_of_a_baseline_nobody_takes_turns_with_it(failed: Outcom
     assert trials.turns.compare_at is None
 
 
+@pytest.mark.parametrize("plain_fits", [True, False], ids=["not at the user's batch", "not at any"])
+def test_where_plain_training_does_not_fit_a_ladder_begins_where_steps_are_mostly_work(
+    plain_fits: bool,
+) -> None:
+    """Trap: it began at one sample, so that the hand-tuned default ended at 64, where hundreds would have fit."""
+    trials = FakeTrials(plain_fits=plain_fits, fixed=0.006, growing=0.0001)
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(msgspec.structs.replace(baseline(100), outcome=Outcome.SCREENED, measurement=None))
+    assert trials.turns.compare_at is None
+    found.time_at_once(CHECKPOINT, Role.HAND_TUNED)
+    ((first, ladder),) = trials.timed
+    assert first.micro_batch == 80, "the largest that fits; 240 samples would take four fifths of a step"
+    assert ladder == ()
+
+
 # ---- comparing
 
 
@@ -441,6 +456,18 @@ def test_where_the_largest_batch_was_best_the_next_leader_goes_on_from_there() -
         (8, (16, 32, 64, 80)),
         (80, (160, 176)),
     ]
+
+
+def test_a_leader_with_memory_for_fewer_samples_says_nothing_of_the_best_batch_of_others() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 200, 80: 210})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    found.time_leader(compared(found, CHECKPOINT), best=None)
+    found._goal = limited(500)
+    found.time_leader(compared(found, BF16), best=None)
+    assert trials.timed[-1][0].micro_batch < 80
+    found._goal = limited(1000)
+    assert compared(found, Combination((use("fused_optimizer"),))).policy.micro_batch == 80
 
 
 def test_what_compiles_is_timed_at_the_best_batch_that_is_known_and_compiled_for_no_other() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.promise import promised
-from advisor.errors import NothingFitsError, NothingMeasuredError
-from advisor.goal import Floor, Goal, GoalKind
+from advisor.errors import NothingFitsError, NothingMeasuredError, PreferenceNotMetError
+from advisor.goal import Floor, Goal, GoalKind, Preference, Price
 from advisor.hardware.contention import Load
 from advisor.hardware.hardware import DeviceKind, Hardware
 from advisor.measure.in_turn import Speedup
@@ -393,6 +393,36 @@ def test_what_is_recommended_is_promised_to_be_faster_with_its_whole_interval(tm
     assert conclude(tmp_path, [BASELINE, BEST], trials, seconds=1e-9).winner == BASELINE
 
 
+def test_a_gain_that_is_only_vague_may_be_confirmed_by_a_run_with_more_time(tmp_path: Path) -> None:
+    """Trap: one pair of processes, 1.30 (0.97 to 1.74), and the policy never led again, whatever time there was."""
+    vague = Speedup(value=1.3, low=0.97, high=1.74, rounds=4)
+    candidates = [BASELINE, BEST]
+    answered = conclude(tmp_path, candidates, FakeTrials({}, speedups={BEST.policy.label: vague}), seconds=1e-9)
+    assert answered.winner == BASELINE
+    assert "which is no gain beyond the noise" in " ".join(answered.why)
+    assert candidates[1].confirmed is None
+    clear = [vague, *4 * [Speedup(value=1.3, low=1.28, high=1.32, rounds=7)]]
+    trials = FakeTrials({}, speedups={BEST.policy.label: clear})
+    assert conclude(tmp_path, candidates, trials).winner.policy == BEST.policy
+    assert len(trials.confirmed) > 1
+
+
+def test_a_limit_that_only_the_unconfirmed_keep_is_not_called_out_of_reach(tmp_path: Path) -> None:
+    """Trap: "the fastest takes 320 ms", though what was measured within the limit had not been run once."""
+    beaten = {BEST.policy.label: Speedup(value=0.97, low=0.96, high=0.98, rounds=7)}
+    aim = msgspec.structs.replace(
+        goal(),
+        kind=GoalKind.CHEAPEST,
+        global_batch=BASELINE.policy.global_batch,
+        price=Price(usd_per_hour=3.6, source="a list", date="2026-01-02"),
+        preference=Preference(max_latency_seconds=0.9 * BASELINE.measured.step_seconds),
+    )
+    with pytest.raises(PreferenceNotMetError) as raised:
+        conclude(tmp_path, [BASELINE, BEST, SECOND], FakeTrials({}, speedups=beaten), seconds=1e-9, aim=aim)
+    assert "were not confirmed, for want of time: a longer --time-limit may confirm one." in str(raised.value)
+    assert not (tmp_path / "policy.yaml").exists()
+
+
 def test_what_may_be_no_gain_is_confirmed_in_more_processes_while_there_is_time(tmp_path: Path) -> None:
     narrow = Speedup(value=1.03, low=1.02, high=1.04, rounds=7)
     trials = FakeTrials({}, speedups={BEST.policy.label: narrow})
@@ -555,6 +585,18 @@ def test_a_confirmation_in_turn_is_held_to_the_ratio_that_was_measured_before(
         share = f"{100 * found / 1.5:.0f}% of its promise, and ±10% would be noise"
         assert share in words
         assert "not reproducible on this machine now" in words
+
+
+def test_a_confirmation_that_is_read_back_does_not_confirm_itself(tmp_path: Path) -> None:
+    """Trap: a continued study compared an unreproducible ratio with itself, and called it confirmed."""
+    in_turn = {BEST.policy.label: msgspec.structs.replace(IN_TURN, value=2.0, low=1.96, high=2.04)}
+    best = msgspec.structs.replace(BEST, speedup=IN_TURN)
+    first = conclude(tmp_path, [BASELINE, best], FakeTrials({}, speedups=in_turn)).confirmation
+    assert not first.as_promised
+    marked = msgspec.structs.replace(best, confirmed=first.speedup)
+    again = conclude(tmp_path, [BASELINE, marked], FakeTrials({}, speedups=in_turn)).confirmation
+    assert again.speedup == first.speedup
+    assert not again.as_promised
 
 
 @pytest.mark.parametrize(
@@ -750,6 +792,25 @@ def test_beside_other_processes_a_promise_is_what_is_left_when_they_slow_the_bas
     said = "with intraop_threads count=1 gets around that, and over it the speedup is" in " ".join(found.why)
     assert said == (outcome is Outcome.OK and bool(compared))
     assert ("at least" in found.why[0]) == (1 < low < 2)
+
+
+@pytest.mark.parametrize(("now", "low"), [(5.0, 2.0), (40.0, 2.0)], ids=["busier than in the search", "quieter"])
+def test_a_steadier_baseline_that_took_turns_itself_is_compared_by_that(
+    now: float, low: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap: its throughput was at the speed that the machine had in the search, the wrapper's at today's."""
+    monkeypatch.setattr("advisor.session.answer.wrapper_runs.other_load", lambda *_, **__: BUSY)
+
+    class InTurn(BesideOthers):
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
+            over_baseline = Speedup(value=150.0, low=149.0, high=151.0, rounds=8)
+            return TimeResult(key="time", outcome=Outcome.OK, measurement=measurement(15_000.0), speedup=over_baseline)
+
+    trials = InTurn()
+    trials.rates = {ON_FEWER_THREADS.policy.label: 300.0 * now}
+    found = conclude(tmp_path, [BASELINE, ON_FEWER_THREADS], trials)
+    assert found.confirmation.promise.value == 300.0
+    assert found.confirmation.promise.low == pytest.approx(low, rel=0.12)
 
 
 class BesideSteady(BesideOthers):

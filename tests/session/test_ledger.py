@@ -169,3 +169,26 @@ def test_what_was_lost_while_it_was_timed_may_lead_again_as_it_did_by_its_short_
     compared = msgspec.structs.replace(gone, outcome=Outcome.COMPARED)
     assert without_chance([compared, gone], GoalKind.FASTER) == [compared]
     assert without_chance([gone], GoalKind.FASTER) == [gone]
+
+
+def test_so_may_what_was_compared_at_another_batch() -> None:
+    """A leader is timed from the best batch of the last ladder on."""
+    compared = msgspec.structs.replace(lost(Outcome.LOST), outcome=Outcome.COMPARED)
+    larger = msgspec.structs.replace(compared.policy, micro_batch=2 * compared.policy.micro_batch)
+    gone = msgspec.structs.replace(lost(Outcome.LOST), policy=larger)
+    assert without_chance([compared, gone], GoalKind.FASTER) == [compared]
+
+
+def test_a_combination_counts_once_whether_it_was_compared_or_timed_at_several_batches(tmp_path: Path) -> None:
+    counted = ledger(tmp_path)
+    rungs = [
+        msgspec.structs.replace(measured(90, use("checkpoint", every=1), micro_batch=batch), trial_key="time-1")
+        for batch in (8, 16)
+    ]
+    counted.add(msgspec.structs.replace(rungs[0], outcome=Outcome.COMPARED, measurement=None, trial_key=None))
+    assert counted.measured == 1
+    for rung in rungs:
+        counted.add(rung)
+    assert counted.measured == 1
+    counted.add(msgspec.structs.replace(measured(80), trial_key="time-2"))
+    assert counted.measured == 2

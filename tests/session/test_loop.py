@@ -522,7 +522,7 @@ def test_after_a_dozen_comparisons_what_may_lead_is_timed_and_then_every_proposa
     assert [one.policy.methods for one in fake.timed] == [(use("checkpoint", every=5),)]
     assert fake.timed_at_once == [(one,) for one in at_once][:timed_at_once]
     if timed_at_once:
-        assert beside_leader == [13, 14, 15], "its neighbours take turns with the leader from the last comparison on"
+        assert beside_leader == [12, 13, 14], "its neighbours take turns with the leader from the last comparison on"
     else:
         assert (beside_leader, len(search.proposer.told)) == ([], 13)
 

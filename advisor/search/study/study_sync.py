@@ -125,14 +125,11 @@ class StudySync:
         if not self._parameters.are_complete(trial.params):
             return
         point = self._point_of(trial)
-        if trial.user_attrs.get(EXCLUDED):
-            self._tried.exclude(point[0])
         # A trial that timed out may do better in another process, but not in the one that watched it.
-        if (
-            is_of_its_own(trial)
-            and LEARNED not in trial.user_attrs
-            and not (earlier and trial.user_attrs.get(TRY_AGAIN))
-        ):
+        may_come_again = earlier and trial.user_attrs.get(TRY_AGAIN)
+        if trial.user_attrs.get(EXCLUDED) and not may_come_again:
+            self._tried.exclude(point[0])
+        if is_of_its_own(trial) and LEARNED not in trial.user_attrs and not may_come_again:
             self._tried.finish(point, trial.number)
         record = trial.user_attrs.get(RECORD)
         if isinstance(record, str):

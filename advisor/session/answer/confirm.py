@@ -11,7 +11,7 @@ from advisor.decide.candidate import Candidate, Recommendation
 from advisor.decide.confirmation import Confirmation
 from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.repeat import MOST_REPEATED
-from advisor.errors import NothingMeasuredError, TrialError
+from advisor.errors import NothingMeasuredError, PreferenceNotMetError, TrialError
 from advisor.goal import GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.policy.policy import Policy
@@ -23,7 +23,7 @@ from advisor.session.answer.grow import grow_winner
 from advisor.session.answer.leaders import recommend
 from advisor.session.answer.remeasure import ROUNDS, measure_leaders_again
 from advisor.session.answer.where_time_goes import with_time_explained
-from advisor.session.answer.wrapper_runs import WrapperRuns
+from advisor.session.answer.wrapper_runs import WrapperRun, WrapperRuns
 from advisor.session.context import StudyContext
 from advisor.session.setup.wait_idle import wait_as_asked
 from advisor.session.trials.guard import Guard
@@ -35,6 +35,8 @@ __all__ = ["confirm"]
 
 _CONFIRMATIONS = 3
 """Most winners to try when wrappers do not run."""
+
+_NOT_RUN = "Others within it were not confirmed, for want of time: a longer --time-limit may confirm one."
 
 
 def confirm(
@@ -86,6 +88,8 @@ class _Confirming:
     failures: list[str] = field(default_factory=list)
     beaten: int = 0
     ruled_out: tuple[Policy, str] | None = None
+    vague: dict[tuple[object, ...], Speedup] = field(default_factory=dict)
+    """What confirmations showed that further pairs of processes may overturn, by policy and size."""
 
     def run(self) -> tuple[Recommendation, bool]:
         while len(self.failures) < _CONFIRMATIONS:
@@ -108,9 +112,11 @@ class _Confirming:
         """Confirm the current winner; ``None`` if it lost."""
         try:
             recommendation = recommend(self.context, self._choose, self.guard)
-        except TrialError:
+        except TrialError as error:
             if self.failures or self.beaten:  # the files are those of a policy that was not confirmed
                 take_back(self.conclusion.folder)
+            if isinstance(error, PreferenceNotMetError) and self.ruled_out is not None:
+                raise PreferenceNotMetError(f"{error} {_NOT_RUN}") from error
             raise
         winner, baseline = recommendation.winner, recommendation.baseline
         emit(self.conclusion, recommendation, self.say)
@@ -118,7 +124,7 @@ class _Confirming:
         run = WrapperRuns(self.context, self.trials, path).confirm(recommendation, beaten=self.beaten)
         # A baseline that cannot win replaces nobody: the answer says that it is faster, and why it may not win.
         if baseline is not None and why_not_eligible(baseline, self.context.goal) is None:
-            reason = self._why_beaten(winner, run.confirmation, run.found)
+            reason = self._why_beaten(winner, run)
             if reason is not None:
                 self._give_way(winner, baseline, reason)
                 return None, False
@@ -143,6 +149,10 @@ class _Confirming:
 
         The others are ruled out of this answer only, not in the ledger: a run with more time may confirm one.
         """
+        candidates = [
+            one if (found := self.vague.get(_identity(one))) is None else msgspec.structs.replace(one, confirmed=found)
+            for one in candidates
+        ]
         if self.ruled_out is None:
             return self.conclusion.choose(candidates)
         baseline, reason = self.ruled_out
@@ -156,11 +166,18 @@ class _Confirming:
 
         return self.conclusion.choose([ruled_out(one) for one in candidates])
 
-    def _why_beaten(self, winner: Candidate, confirmation: Confirmation, found: Speedup | None) -> str | None:
-        """Record why the winner may not win after its confirmation; ``None`` if it may."""
-        if found is not None and self.context.goal.kind is not GoalKind.BIGGER:  # larger models are slower
-            return self._mark(winner, confirmed=found)
-        reason = _no_better_than_baseline(winner, confirmation, self.context)
+    def _why_beaten(self, winner: Candidate, run: WrapperRun) -> str | None:
+        """Record why the winner may not win after its confirmation; ``None`` if it may.
+
+        A gain that is only vague is no gain in this answer. A run with more time confirms it in further processes.
+        """
+        if run.found is not None and self.context.goal.kind is not GoalKind.BIGGER:  # larger models are slower
+            reason = why_not_eligible(msgspec.structs.replace(winner, confirmed=run.found), self.context.goal)
+            if reason is None or run.found.value <= 1 or not run.may_go_on:
+                return self._mark(winner, confirmed=run.found)
+            self.vague[_identity(winner)] = run.found
+            return reason
+        reason = _no_better_than_baseline(winner, run.confirmation, self.context)
         if reason is not None:
             self._mark(winner, not_confirmed=reason)
         return reason
@@ -213,6 +230,10 @@ def _no_better_than_baseline(winner: Candidate, confirmation: Confirmation, cont
         f"run again in a fresh process, its wrapper trained {format_rate(again.samples_per_second)} samples/s, and the "
         f"baseline right after it {format_rate(baseline)}"
     )
+
+
+def _identity(candidate: Candidate) -> tuple[object, ...]:
+    return candidate.policy.key, *candidate.model_size.items()
 
 
 def _name(candidate: Candidate) -> str:

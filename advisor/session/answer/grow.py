@@ -69,8 +69,8 @@ def _in_turn(context: StudyContext, trials: Trials, winner: Candidate, policy: P
             context.progress.note(note)
         return None
     gain, spread = rung.gain, 1 + winner.measured.relative_spread
-    # Without turns of its own its rate is as uncertain as before.
-    over_own = gain if winner.speedup else Speedup(value=1.0, low=1 / spread, high=spread, rounds=1).times(gain)
+    # Its rate is as uncertain as before, and by the gain's own interval.
+    over_own = Speedup(value=1.0, low=1 / spread, high=spread, rounds=1).times(gain)
 
     def compared(one: Candidate) -> Candidate:
         return msgspec.structs.replace(one, gain_of_larger=gain) if one.policy == winner.policy else one

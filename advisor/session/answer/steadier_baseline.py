@@ -81,6 +81,9 @@ class SteadierBaseline:
         )
         if result.measurement is None or confirmation.measurement is None:
             return confirmation
+        if result.speedup is not None and confirmation.speedup is not None:
+            # Both took turns with the baseline: its speed in the search says nothing about now.
+            return lowered(confirmation, confirmation.speedup.times(result.speedup.inverse), around)
         return lowered(confirmation, speedup_between(confirmation.measurement, result.measurement), around)
 
     def without_page_faults(

@@ -49,11 +49,13 @@ class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         found: Its speedup over the baseline from all alternating runs; ``None`` without any.
         interrupted: Whether the user interrupted what came after the run.
+        may_go_on: Whether further pairs of processes may show more, for which there was no time.
     """
 
     confirmation: Confirmation
     found: Speedup | None = None
     interrupted: bool = False
+    may_go_on: bool = False
 
 
 @dataclass
@@ -127,7 +129,8 @@ class WrapperRuns:
             interrupted = True
         if confirmation.kept is not None and (confirmation.is_unsteady or not confirmation.as_promised):
             confirmation = msgspec.structs.replace(confirmation, other_load=self._other_load())
-        return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted)
+        may_go_on = over_steady is None and len(speedups) < _MOST_PAIRS
+        return WrapperRun(confirmation=confirmation, found=found, interrupted=interrupted, may_go_on=may_go_on)
 
     def _in_more_processes(
         self, speedups: list[Speedup], recommendation: Recommendation, **asked: Any
@@ -289,7 +292,10 @@ def _beside_earlier(
     Two confirmations that agree are reproducible, whatever the search measured on a busy machine.
     """
     winner = recommendation.winner
-    earlier = [(one.value, one.relative_spread) for one in (winner.speedup, winner.confirmed) if one is not None]
+    before = winner.confirmed
+    if before is not None and before.value == found.value:
+        before = None  # the same runs, read back by a continued study: they confirm nothing
+    earlier = [(one.value, one.relative_spread) for one in (winner.speedup, before) if one is not None]
     earlier = earlier or _between_trials(recommendation, result)
     if not earlier:
         return confirmation

@@ -201,7 +201,8 @@ class ComparingEvaluator(Evaluator):
             return self._retried(candidates[0], best)
         top = max(candidates, key=_rate)
         if result.outcome is Outcome.OK:
-            if ladder or not self._peaked:  # Without a ladder there is no news of where it peaks.
+            # Without a ladder there is no news of where it peaks, and memory for fewer samples is no news for others.
+            if ladder or (not self._peaked and top.policy.micro_batch >= (self._best_batch or 1)):
                 self._best_batch = top.policy.micro_batch
                 self._peaked = top is not candidates[-1]
             place = candidates.index(top)
@@ -280,8 +281,19 @@ class ComparingEvaluator(Evaluator):
         return max(least, wanted if wanted == own.micro_batch else round_batch(wanted))
 
     def _aimed(self, largest: Policy) -> Policy:
-        """The policy at the best batch of the last ladder, or else at that of the comparison."""
-        return self._at_most(largest, self._best_batch or self._turns.compare_at or 1)
+        """The policy at the best batch of the last ladder, or else at that of the comparison.
+
+        Without a baseline to compare with, at the batch that its own profiling runs suggest.
+        """
+        return self._at_most(largest, self._best_batch or self._turns.compare_at or self._usual_batch_of(largest))
+
+    def _usual_batch_of(self, largest: Policy) -> int:
+        combination, own = Combination.of(largest), self.own_batch()
+        model, sizing = self._trials.model_of(combination), self._trials.sizing_of(combination)
+        assert model is not None, "it was sized"
+        assert sizing is not None, "it was sized"
+        first = self._trials.first_batch if own is None else own.micro_batch
+        return self._batch_to_compare_at(self._at_most(largest, first), model, sizing)
 
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
         ladder: list[Policy] = []
