@@ -158,13 +158,16 @@ def speedup_of(ratios: Sequence[float]) -> Speedup:
     """Estimate the speedup from the ratio of each round.
 
     The interval is Student's around the median of the logs, with the usual error of a round as the variance's
-    conjugate prior (Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6).
+    conjugate prior (Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6). Neighbouring rounds share a turn
+    of the other training, so that their errors have a correlation of 1/6: the mean of n has 1 + (n - 1) / (3 n) times
+    the variance of independent ones.
     """
     logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.median(logs)
     freedom = _EXPECTED_ROUNDS + len(logs)
     squares = _EXPECTED_ROUNDS * _EXPECTED_ERROR**2 + sum((one - middle) ** 2 for one in logs)
-    half = student_t_95(freedom) * math.sqrt(squares / (freedom - 1) / len(logs))
+    shared = 1 + (len(logs) - 1) / (3 * len(logs))
+    half = student_t_95(freedom) * math.sqrt(shared * squares / (freedom - 1) / len(logs))
     return Speedup(
         value=math.exp(middle),
         low=math.exp(middle - half),
