@@ -202,7 +202,24 @@ def test_the_leaders_are_measured_again_before_one_is_confirmed(tmp_path: Path) 
     assert recommendation.winner.policy == near.policy
     assert trials.confirmed == [near.policy.label]
     labels = [BEST.policy.label, "plain", near.policy.label, "plain"]
-    assert repeats == list(zip(labels, [1, 1, 1, 2], strict=True)), "the last one beside the confirmation"
+    assert repeats[:3] == list(zip(labels[:3], [1, 1, 1], strict=True))
+    ((label, right_after),) = repeats[3:]
+    assert (label, right_after > 2) == ("plain", True), "the last one beside the confirmation"
+
+
+def test_the_baseline_right_after_a_wrapper_is_read_back_with_it_and_with_no_other(tmp_path: Path) -> None:
+    """Trap: a longer run found another winner on a machine half as fast, and took the baseline of the first one."""
+    repeats: list[int] = []
+
+    class Anew(FakeTrials):
+        def time(self, policy: Policy, *, outpaced_below: float | None, repeat: int = 0, **_: Any) -> TimeResult:
+            repeats.append(repeat)
+            return super().time(policy, outpaced_below=outpaced_below, repeat=repeat)
+
+    for candidates in ([BASELINE, BEST], [BASELINE, SECOND], [BASELINE, BEST]):
+        conclude(tmp_path, candidates, Anew({}))
+    first, other, again = repeats
+    assert first == again != other
 
 
 def test_who_leads_after_a_repetition_is_measured_again_as_well(tmp_path: Path) -> None:

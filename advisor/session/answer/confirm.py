@@ -121,7 +121,7 @@ class _Confirming:
         winner, baseline = recommendation.winner, recommendation.baseline
         emit(self.conclusion, recommendation, self.say)
         path = str(self.conclusion.folder.wrapper)
-        run = WrapperRuns(self.context, self.trials, path).confirm(recommendation, beaten=self.beaten)
+        run = WrapperRuns(self.context, self.trials, path).confirm(recommendation)
         # A baseline that cannot win replaces nobody: the answer says that it is faster, and why it may not win.
         if baseline is not None and why_not_eligible(baseline, self.context.goal) is None:
             reason = self._why_beaten(winner, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,6 @@ from advisor.hardware.hardware import DeviceKind
 from advisor.measure.in_turn import Speedup
 from advisor.measure.measurement import Measurement
 from advisor.search.space.space import Combination
-from advisor.session.answer.remeasure import times_measured
 from advisor.session.answer.steadier_baseline import SteadierBaseline, lowered, steadying
 from advisor.session.context import StudyContext
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
@@ -32,6 +32,9 @@ __all__ = ["WrapperRun", "WrapperRuns"]
 
 _KEPT = 0.9
 """Share of the promised throughput below which a confirmation needs the baseline beside it."""
+
+_REPETITIONS = 1000
+"""More than there are of a policy otherwise."""
 
 _MOST_PAIRS = 5
 """Pairs of fresh processes that a vague promise is worth."""
@@ -66,12 +69,11 @@ class WrapperRuns:
     trials: Trials
     path: str
 
-    def confirm(self, recommendation: Recommendation, *, beaten: int) -> WrapperRun:
+    def confirm(self, recommendation: Recommendation) -> WrapperRun:
         """Run the winner's wrapper, and whatever tells a wrong promise from a slow machine.
 
         Args:
             recommendation: The recommendation whose files are in the folder.
-            beaten: Number of winners before it that were no faster than the baseline.
         """
         winner = recommendation.winner
         assert winner.measurement is not None
@@ -115,7 +117,7 @@ class WrapperRuns:
             if interrupted:
                 pass
             elif promise is None:
-                confirmation, after = self._with_baseline(confirmation, recommendation, beaten)
+                confirmation, after = self._with_baseline(confirmation, recommendation)
                 confirmation = self._once_more(confirmation, winner)
                 confirmation = self._promised_beside(confirmation, after, recommendation)
             elif over_steady is not None:
@@ -260,7 +262,7 @@ class WrapperRuns:
         return msgspec.structs.replace(confirmation, promise=promise)
 
     def _with_baseline(
-        self, confirmation: Confirmation, recommendation: Recommendation, beaten: int
+        self, confirmation: Confirmation, recommendation: Recommendation
     ) -> tuple[Confirmation, Measurement | None]:
         """Measure the baseline again right after the winner: a machine that slowed down slows both.
 
@@ -274,9 +276,11 @@ class WrapperRuns:
         if as_promised and budget.remaining_seconds < budget.expected_trial_seconds:
             return confirmation, None
         self.context.progress.stage("measuring the baseline once more, for comparison")
-        # Do not reuse an earlier repetition, or the run beside an earlier winner.
-        repeat = max(1, times_measured(baseline.policy, self.context.ledger.candidates)) + beaten
-        again = self._at_size_of(baseline).time(baseline.policy, outpaced_below=None, repeat=repeat).measurement
+        again = (
+            self._at_size_of(baseline)
+            .time(baseline.policy, outpaced_below=None, repeat=_right_after(winner))
+            .measurement
+        )
         if again is None:
             return confirmation, None
         before, rate = baseline.measurement, again.samples_per_second
@@ -318,6 +322,15 @@ def _between_trials(recommendation: Recommendation, result: ConfirmResult) -> li
     differs = max((abs(math.log(rate / second.samples_per_second)) for rate in rates), default=0.0)
     spread = math.hypot(first.relative_spread, second.relative_spread, recommendation.repeats, differs)
     return [(first.samples_per_second / second.samples_per_second, spread)]
+
+
+def _right_after(winner: Candidate) -> int:
+    """The repetition of the baseline that belongs to a winner's wrapper: read back with it, and with no other's.
+
+    A continued study may find another winner on a machine that runs at another speed by then.
+    """
+    size = sorted(winner.model_size.items())
+    return _REPETITIONS + zlib.crc32(f"{winner.policy.key} {size}".encode())
 
 
 def _same_training(winner: Candidate, baseline: Candidate | None) -> bool:
