@@ -26,6 +26,7 @@ from advisor.search.space.space import Combination
 from advisor.search.study.sampler import Proposal, Proposer
 from advisor.session.budget import TIMED_LEADERS
 from advisor.session.context import StudyContext
+from advisor.session.costly_methods import costly_methods
 from advisor.session.stopping import StoppingRule
 from advisor.session.teaching import Teaching
 from advisor.session.trials.candidates import Evaluation
@@ -137,7 +138,7 @@ class SearchLoop:
             reason = self._stopping.reason()
             if reason is not None and self._compared_enough:
                 return reason + self._but_for_set_ups
-            proposal = self._proposer.ask()
+            proposal = self._ask()
             if proposal is None:
                 every = f"every policy of the search space was tried{self._but_for_set_ups}"
                 return self._no_room if passed_over else every
@@ -177,6 +178,12 @@ class SearchLoop:
             left = self._trial_budget + self._ledger.tried_again - self.measured
             if self.after_trial is not None and left > 0 and not self._compares_first:
                 self.after_trial(self.measured)
+
+    def _ask(self) -> Proposal | None:
+        """The next proposal. Recipes that are left go without what makes this training slower."""
+        for method in costly_methods(self._ledger.candidates):
+            self._proposer.leave_out(method)
+        return self._proposer.ask()
 
     def _has_room(self, leaders: int) -> bool:
         """Whether there is time to try another proposal before the time reserved for as many leaders."""

@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import msgspec
 import optuna
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -212,6 +213,27 @@ def test_an_excluded_combination_stays_excluded_in_a_continued_study(tmp_path: P
     again = proposer(of, tmp_path / "study.db")
     assert all(proposal.settings == () for proposal in run_to_the_end(again))
     again.close()
+
+
+def test_recipes_that_are_left_go_without_what_is_optional_and_left_out() -> None:
+    both, other = (
+        msgspec.structs.replace(one, optional=("precision",))
+        for one in (
+            recipe("in bf16", use("precision", dtype="bf16"), use("small_adam")),
+            recipe("the same, swapped", use("precision", dtype="bf16"), use("small_adam"), use("swap", gib=1)),
+        )
+    )
+    needed = recipe("half precision", use("precision", dtype="bf16"), use("swap", gib=1))
+    one = proposer(space(fractions=(1.0,), recipes=(HAND_TUNED, both, other, needed)))
+    proposed = []
+    while len(proposed) < 5:
+        proposal = one.ask()
+        assert proposal is not None
+        proposed.append({setting.name for setting in proposal.settings})
+        one.tell(proposal, rate(proposal.settings, 1.0))
+        if len(proposed) == 2:
+            one.leave_out("precision")
+    assert proposed == [set(), {"precision"}, {"precision", "swap"}, {"small_adam"}, {"small_adam", "swap"}]
 
 
 @pytest.mark.parametrize("in_profiling", [False, True])

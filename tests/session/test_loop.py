@@ -10,6 +10,7 @@ import pytest
 
 from advisor.decide.candidate import Candidate, Role
 from advisor.goal import Fidelity
+from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
 from advisor.search.propose.proposal import GainLeft
 from advisor.search.sizing.line import Line
@@ -21,7 +22,7 @@ from advisor.session.loop import SearchLoop
 from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import LIMIT, baseline, goal, measured
+from tests.decide.examples import LIMIT, baseline, goal, in_short_steps, measured
 from tests.decide.test_guard import found
 from tests.decide.test_leader import compared
 from tests.session.contexts import study
@@ -45,6 +46,10 @@ class FakeProposer:
         self.is_shared = False
         self.recipe_name: str | None = None
         self.put_offs: list[str] = []
+        self.left_out: set[str] = set()
+
+    def leave_out(self, method: str) -> None:
+        self.left_out.add(method)
 
     def put_off(self, method: str) -> None:
         self.put_offs.append(method)
@@ -539,3 +544,13 @@ def test_of_what_nothing_is_expected_a_few_short_steps_are_enough() -> None:
     search.loop.run()
     assert len(search.proposer.told) == 13
     assert fake.timed_at_once == [(use("fused_optimizer"),)], "only where a gain was expected"
+
+
+def test_recipes_go_without_what_was_clearly_slower_in_turn() -> None:
+    slow = measured(90, BF16, CHECKPOINT)
+    faster = in_short_steps(
+        measured(130, CHECKPOINT), slow, Speedup(value=1.3, low=1.25, high=1.35, rounds=4), micro_batch=8
+    )
+    search = Search([measured(50, use("compile"))], FakeGuard(), earlier=[baseline(100), slow, faster])
+    search.loop.run()
+    assert search.proposer.left_out == {"precision"}

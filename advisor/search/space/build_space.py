@@ -253,7 +253,13 @@ def _with_recipes(
             dropped[recipe.name] = f"it is the same as {same!r} here"
         else:
             kept.append(
-                ResolvedRecipe(name=recipe.name, hand_tuned=recipe.hand_tuned, settings=settings, notes=tuple(notes))
+                ResolvedRecipe(
+                    name=recipe.name,
+                    hand_tuned=recipe.hand_tuned,
+                    settings=settings,
+                    notes=tuple(notes),
+                    optional=tuple(recipe.optional),
+                )
             )
     if space.each_alone:
         known = [recipe.settings for recipe in kept]

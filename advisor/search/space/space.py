@@ -111,6 +111,7 @@ class ResolvedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         settings: Its methods, sorted by name; empty when all of a hand-tuned recipe's parts were refused.
         notes: What was left out of it, and why.
         place: The number of devices and the mesh that it is for; ``None`` for the most devices that it works on.
+        optional: Those of its methods that it is also worth trying without.
     """
 
     name: str
@@ -118,6 +119,7 @@ class ResolvedRecipe(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[MethodSetting, ...]
     notes: tuple[str, ...] = ()
     place: tuple[int, Mesh] | None = None
+    optional: tuple[str, ...] = ()
 
 
 class ResolvedSpace(msgspec.Struct, frozen=True, kw_only=True):

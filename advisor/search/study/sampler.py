@@ -19,8 +19,8 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from advisor.search.propose.history import BESIDE, EXCLUDED, LEARNED, NOISE, RECIPE, TRY_AGAIN, WITHOUT_VALUE
-from advisor.search.propose.initial_trials import names_of, seeds_of
+from advisor.search.propose.history import BESIDE, EXCLUDED, LEARNED, NOISE, TRY_AGAIN, WITHOUT_VALUE
+from advisor.search.propose.initial_trials import names_of
 from advisor.search.propose.model_sampler import ModelSampler
 from advisor.search.propose.proposal import Attribute, GainLeft, InTurn, Proposal, SamplerName
 from advisor.search.propose.standing import JointStanding, Standing
@@ -30,6 +30,7 @@ from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
 from advisor.search.study.one_thread import on_one_thread
 from advisor.search.study.optuna_samplers import optuna_sampler
+from advisor.search.study.queue import Queue
 from advisor.search.study.rejected import tell_conflict, tell_duplicate, worst_values
 from advisor.search.study.storage import close_storage, one_at_a_time, open_study, quietly
 from advisor.search.study.study_sync import StudySync
@@ -89,7 +90,8 @@ class Proposer:
             self._random = random.Random(started)
             self._model = ModelSampler(space, self._tried, self._parameters, self._maximize, seed=started)
             self._study.sampler = self._model if sampler is SamplerName.MODEL else optuna_sampler(sampler, started)
-            self._enqueue_seeds()
+            self._queue = Queue(self._study, space, self._parameters, self._tried)
+            self._queue.fill(compares_devices=len(self._maximize) > 1)
 
     @property
     def is_shared(self) -> bool:
@@ -129,6 +131,9 @@ class Proposer:
                 self._sync.sign(trial)
                 choice = self._parameters.choice_of(trial.params)
                 point = self._tried.point(*choice)
+                if self._queue.gives_way(trial, choice):
+                    self._study.tell(trial, state=TrialState.FAIL)
+                    continue
                 if not self._tried.is_valid(choice.combination):
                     tell_conflict(self._study, trial, self._space.conflict_in(choice.combination.settings))
                 elif point in self._tried:
@@ -144,7 +149,7 @@ class Proposer:
                     drawn = self._tried.draw(self._random, wish=choice.combination)
                     if drawn is None:
                         return None  # all the others were put off
-                    self._enqueue(Choice(*drawn), None)
+                    self._queue.add(Choice(*drawn))
             return None
 
     def tell(
@@ -203,6 +208,10 @@ class Proposer:
     def put_off(self, method: str) -> None:
         """Stop proposing combinations with a method; a process that continues the study may."""
         self._tried.put_off(method)
+
+    def leave_out(self, method: str) -> None:
+        """Try the recipes that are left without a method that is optional in them."""
+        self._queue.leave_out(method)
 
     def learn(
         self,
@@ -316,22 +325,6 @@ class Proposer:
     def close(self) -> None:
         """Release the study's storage."""
         close_storage(self._study._storage)
-
-    # -- seeds --------------------------------------------------------------------------------------------------
-
-    def _enqueue_seeds(self) -> None:
-        """Enqueue plain training and the recipes at the first fraction, unless they are done or waiting."""
-        fraction = self._space.batch_fractions[0]
-        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        seen = {self._parameters.choice_of(trial.system_attrs["fixed_params"]).combination.label for trial in waiting}
-        for name, combination in seeds_of(self._space, compares_devices=len(self._maximize) > 1):
-            if combination.label not in seen and (combination.label, fraction) not in self._tried:
-                self._enqueue(Choice(combination, fraction), name)
-            seen.add(combination.label)
-
-    def _enqueue(self, choice: Choice, recipe: str | None) -> None:
-        named = None if recipe is None else {RECIPE: recipe}
-        self._study.enqueue_trial(self._parameters.of(choice), user_attrs=named)
 
     # -- proposals ----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import inspect
 import itertools
 import os
 import sys
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -63,7 +64,8 @@ class ImportedCode:
 
 
 def _file_of(module: Any) -> str:
-    file = getattr(module, "__file__", None)
+    # Not by getattr: some modules import others when they are asked for what they lack.
+    file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
     return file if isinstance(file, str) else ""
 
 
