@@ -319,7 +319,7 @@ def _simpler(winner: Candidate, other: Candidate, baseline: Candidate | None) ->
         return f"needs no smaller batch than the baseline's ({other.policy.global_batch} instead of {own_batch})"
     mine, theirs = simplicity(winner), simplicity(other)
     if theirs < mine:
-        return "was faster in alternating steps"
+        return "was not ruled out by alternating steps"
     reasons = (
         f"is simpler ({format_count(mine[0], 'method')} instead of {theirs[0]})",
         f"changes less ({winner.fidelity.value} instead of {other.fidelity.value})",

@@ -174,7 +174,8 @@ class SearchLoop:
                 self._put_off_set_ups(evaluation.candidate)
             if self._comparing is not None and any(map(is_measured, self._ledger.candidates)):
                 # Measure a certain leader now, whatever the rest of the time goes to; after the dozen, a likely one.
-                self._time_leaders(self._comparing, surely=self._compares_first and not is_last)
+                short = not self._compared_enough or not self._budget.may_time_several
+                self._time_leaders(self._comparing, surely=short and not is_last)
             left = self._trial_budget + self._ledger.tried_again - self.measured
             if self.after_trial is not None and left > 0 and not self._compares_first:
                 self.after_trial(self.measured)

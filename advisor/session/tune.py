@@ -159,9 +159,17 @@ def _searched_enough(stored: Answer, request: TuneRequest) -> bool:
         return False
     if request.wait_idle_seconds is not None and _not_reproduced(stored):
         return False
-    if stored.exhausted:
+    if stored.exhausted and not (request.time_limit_seconds > stored.time_budget_seconds and _wants_time(stored)):
         return True
     return request.trials <= stored.trial_budget and request.time_limit_seconds <= stored.time_budget_seconds
+
+
+def _wants_time(stored: Answer) -> bool:
+    """Whether more time may tell more although everything was tried: of what took too long, or of a vague gain."""
+    recommendation = stored.recommendation
+    late = any(one.outcome is Outcome.TIMEOUT for one in recommendation.not_measured)
+    confirmed = (one.confirmed for one in recommendation.ranking)
+    return late or any(one is not None and one.low <= 1 < one.value for one in confirmed)
 
 
 def _rests_on_chance(stored: Answer) -> bool:

@@ -31,6 +31,11 @@ KEPT = {
         "def drawing(generator):\n    return lambda: generator.random()\nDRAWN = drawing(random.Random(0))",
         "DRAWN()",
     ),
+    "below a data set": (
+        "SAMPLES = [str(one) for one in range(20000)]\nclass Noise:\n    def __init__(self):\n"
+        "        self.own = random.Random(0)\nNOISE = Noise()",
+        "NOISE.own.random()",
+    ),
     "in a loader": (
         "LOADER = torch.utils.data.DataLoader(range(1000), shuffle=True, generator=torch.Generator().manual_seed(0))",
         "float(next(iter(LOADER)))",

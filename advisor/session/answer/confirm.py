@@ -115,7 +115,7 @@ class _Confirming:
         except TrialError as error:
             if self.failures or self.beaten:  # the files are those of a policy that was not confirmed
                 take_back(self.conclusion.folder)
-            if isinstance(error, PreferenceNotMetError) and self.ruled_out is not None:
+            if isinstance(error, PreferenceNotMetError) and self._some_were_not_run():
                 raise PreferenceNotMetError(f"{error} {_NOT_RUN}") from error
             raise
         winner, baseline = recommendation.winner, recommendation.baseline
@@ -143,6 +143,17 @@ class _Confirming:
             return recommendation, interrupted
         self._fail(winner, run.confirmation)
         return None, False
+
+    def _some_were_not_run(self) -> bool:
+        """Whether another policy could be the answer, and only its confirmation is missing, for want of time."""
+        if self.ruled_out is None or self.beaten >= _CONFIRMATIONS or len(self.failures) >= _CONFIRMATIONS:
+            return False
+        self.ruled_out = None
+        try:
+            self._choose(self.context.ledger.candidates)
+        except TrialError:
+            return False
+        return True
 
     def _choose(self, candidates: Sequence[Candidate]) -> Recommendation:
         """Choose; without time to run another wrapper, only among the baseline and policies that were run.

@@ -52,7 +52,7 @@ class WrapperRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         found: Its speedup over the baseline from all alternating runs; ``None`` without any.
         interrupted: Whether the user interrupted what came after the run.
-        may_go_on: Whether further pairs of processes may show more, for which there was no time.
+        may_go_on: Whether another run of the study may add pairs of processes to what was found.
     """
 
     confirmation: Confirmation

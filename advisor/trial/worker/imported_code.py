@@ -27,8 +27,10 @@ from advisor.workload.reads import is_users, recording_reads
 __all__ = ["ImportedCode"]
 
 _DEPTH = 4
-_MOST = 10_000
-"""Values that are looked at: a list may be a whole data set."""
+_MOST, _MOST_OF_ONE = 10_000, 1_000
+"""Values that are looked at, and of one container: a list may be a whole data set."""
+
+_HOLD_NONE = (str, bytes, int, float, complex, torch.Tensor, type(None))
 
 
 class ImportedCode:
@@ -76,14 +78,14 @@ def _generators_in(scopes: Iterable[dict[str, Any]]) -> list[RandomSource]:
     level: list[Any] = [value for scope in {id(one): one for one in scopes}.values() for value in list(scope.values())]
     for _ in range(_DEPTH):
         deeper: list[Any] = []
-        for value in itertools.islice(level, _MOST):
+        for value in itertools.islice((one for one in level if not isinstance(one, _HOLD_NONE)), _MOST):
             if id(value) in seen:
                 continue
             seen.add(id(value))
             if (source := source_of(value)) is not None:
                 found[id(value)] = source
             elif is_container(value) or isinstance(value, tuple):
-                deeper += [child for _, child in itertools.islice(children_of(value), _MOST)]
+                deeper += [child for _, child in itertools.islice(children_of(value), _MOST_OF_ONE)]
             elif type(value).__module__.startswith("torch.utils.data"):
                 deeper += vars(value).values()
             deeper += enclosed(value)

@@ -122,8 +122,9 @@ class _Served:
         training.micro_batch = policy.micro_batch
         if self._warm_at != policy.global_batch:
             bench.empty_cache()
-            # What sets itself up, or is compiled for other shapes, is no part of a turn.
-            for batch in (*[batches[0]] * (0 if self._warm_at else training.settling_steps), *_of_every_shape(batches)):
+            # What sets itself up, or is compiled for other shapes, is no part of a turn. All ranks step equally often.
+            shapes = bench.world.agreed(_different(batches))
+            for batch in (*[batches[0]] * (0 if self._warm_at else training.settling_steps), *batches[:shapes]):
                 until_updated(training, functools.partial(training.step, batch), bench.world.agreed)
                 bench.synchronize()
             self._warm_at = policy.global_batch
@@ -147,9 +148,6 @@ class _Served:
             trim(0)
 
 
-def _of_every_shape(batches: Sequence[Any]) -> list[Any]:
-    """The first batch of each layout: tensors may differ in length, as where samples are padded to the longest."""
-    found: dict[Any, Any] = {}
-    for batch in batches:
-        found.setdefault(tuple((leaf.path, leaf.shape) for leaf in leaves_of(batch)), batch)
-    return list(found.values())
+def _different(batches: Sequence[Any]) -> int:
+    """How many layouts there are: tensors may differ in length, as where samples are padded to the longest."""
+    return len({tuple((leaf.path, leaf.shape) for leaf in leaves_of(batch)) for batch in batches})
