@@ -256,7 +256,16 @@ def test_pictures_are_drawn_for_the_paper_and_afterwards_for_the_window_again(ch
     widths = "Math.round(one.getBoundingClientRect().width)"
     before = chrome.each(".canvas svg", widths)
     chrome.js("dispatchEvent(new Event('beforeprint'))")
+    drawn_for = "one.getAttribute('width')"
+    on_paper = chrome.each(".canvas svg", drawn_for)
     assert max(chrome.each(".canvas svg", widths)) <= 650
+    chrome.each(".canvas", "one.style.width = '500px'")  # a change of size that is reported between the two
+    chrome.js(
+        "window.frames_drawn = 0; const next = () => ++window.frames_drawn < 5 && requestAnimationFrame(next); next()"
+    )
+    chrome.wait("window.frames_drawn === 5")
+    assert chrome.each(".canvas svg", drawn_for) == on_paper
+    chrome.each(".canvas", "one.style.width = ''")
     chrome.js("dispatchEvent(new Event('afterprint'))")
     assert chrome.each(".canvas svg", widths) == before
 

@@ -13,9 +13,11 @@ const REST = "var(--series-rest)";
 
 /** Pictures that are drawn anew when the page gets wider or narrower. */
 const drawn = new Map();
+let onPaper = false;
 const widths = typeof ResizeObserver === "undefined" ? null : new ResizeObserver((entries) => {
   requestAnimationFrame(() => {
-    for (const {target} of entries) redraw(target, false);
+    // A change of size that is reported late must not undo the drawing for the printer.
+    if (!onPaper) for (const {target} of entries) redraw(target, false);
   });
 });
 
@@ -78,6 +80,7 @@ function lazyDetails(summary, make) {
 
 /** Draw all pictures that are on the page by now, and fit its tables. */
 function drawAll() {
+  onPaper = false;
   for (const canvas of drawn.keys()) {
     if (!canvas.isConnected) {
       drawn.delete(canvas);
@@ -91,6 +94,7 @@ function drawAll() {
 
 /** Draw all pictures for a sheet of A4: text keeps its size on paper. */
 function drawForPrint() {
+  onPaper = true;
   for (const canvas of drawn.keys()) {
     if (canvas.isConnected) redraw(canvas, false, canvas.parentElement.classList.contains("full") ? 650 : 300);
   }
