@@ -49,7 +49,10 @@ def test_a_flat_start_inside_the_backward_pass_does_not_suffice() -> None:
 
 
 def test_no_more_are_run_for_memory_once_every_batch_is_predicted() -> None:
-    flat = [size_point(1, peak=1000, activations=100), size_point(2, peak=1010, activations=200)]
+    flat = [
+        size_point(1, peak=1000, activations=100, step_seconds=1.0),
+        size_point(2, peak=1010, activations=200, step_seconds=1.5),
+    ]
     trial = spec(kind=SizeTrial, memory_limit_bytes=4000, measure_seconds=60.0)
     assert next_batch(flat, trial, spent=0.1, making=0.0) == 4
     assert next_batch(flat, trial, spent=0.1, making=0.0, predicted_largest=math.inf) is None
@@ -63,8 +66,8 @@ def test_no_more_are_run_for_memory_once_every_batch_is_predicted() -> None:
 def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
     """The trap: at small batches one tensor sets the peak, at large ones another, of which a sample needs thrice."""
     slow = [
-        size_point(2, peak=11_900, activations=50, step_seconds=0.3),
-        size_point(4, peak=12_400, activations=70, step_seconds=0.3),
+        size_point(2, peak=11_900, activations=50, step_seconds=0.15),
+        size_point(4, peak=12_400, activations=70, step_seconds=0.2),
     ]
     trial = spec(
         kind=SizeTrial,
@@ -77,7 +80,7 @@ def test_no_line_is_drawn_to_more_than_four_times_the_batch() -> None:
     assert next_batch(slow, trial, spent=0.1, making=0.0) == 16, "48 is the largest: 12 reach it, and batches double"
     eight = [*slow, size_point(8, peak=13_400, activations=110, step_seconds=0.3)]
     assert next_batch(eight, trial, spent=0.1, making=0.0) == 16
-    sixteen = [*eight, size_point(16, peak=16_900, activations=190, step_seconds=0.3)]
+    sixteen = [*eight, size_point(16, peak=16_900, activations=190, step_seconds=0.5)]
     assert next_batch(sixteen, trial, spent=0.1, making=0.0) is None
     assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0) is None, "not where all is known"
     assert next_batch(slow, trial, spent=0.1, making=0.0, predicted_largest=36.0, in_chunks=True) == 32, (
@@ -94,6 +97,22 @@ def test_no_batch_is_tried_for_its_time_that_no_timed_trial_can_have() -> None:
     assert next_batch(quick, trial, spent=0.1, making=0.0, predicted_largest=6.9) == 6
     assert next_batch(quick, trial, spent=0.1, making=0.0, predicted_largest=4.5) is None
     assert next_batch(quick, trial, spent=0.1, making=0.0, predicted_largest=0.5) is None
+
+
+def test_steps_that_do_not_grow_are_run_at_larger_batches_until_they_tell_how_long_a_sample_takes() -> None:
+    """The trap: nearly all of a step is the update of the weights, so that any batch looks as quick as two samples."""
+    flat = [size_point(batch, peak=1000, activations=100, step_seconds=0.07) for batch in (2, 4)]
+    trial = spec(kind=SizeTrial, memory_limit_bytes=2**30, largest_batch=3072, measure_seconds=9.0)
+    known: dict[str, float] = {"spent": 0.5, "making": 0.0, "predicted_largest": math.inf}
+    assert telling(flat[-1], trial)
+    assert next_batch(flat, trial, **known) == 32
+    longer = size_point(32, peak=1000, activations=100, step_seconds=0.1)
+    assert next_batch([*flat, longer], trial, **known) is None
+    as_long = size_point(32, peak=1000, activations=100, step_seconds=0.07)
+    assert next_batch([*flat, as_long], trial, **known) == 256
+    assert next_batch([*flat, as_long], trial, spent=8.5, making=0.0, predicted_largest=math.inf) is None
+    beside = msgspec.structs.replace(trial, compare_at=512)
+    assert next_batch(flat, beside, **known) is None, "the comparison tells"
 
 
 def rising(count: int, step_seconds: Callable[[int], float]) -> list[SizePoint]:

@@ -10,6 +10,7 @@ from advisor.measure.measurement import Measurement, Sizing
 from advisor.policy.policy import Policy
 from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
+from advisor.session.trials.expected import seconds_at
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import SizeResult, TimeResult
 
@@ -37,6 +38,14 @@ class Known:
             if Combination.of(candidate.policy) == combination:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
         self.models[combination.label] = model
+
+    def learn_turns(self, combination: Combination, beside: MemoryModel) -> None:
+        """Learn how long a step takes at the batch of its comparison, from that of what it alternated with."""
+        model, last = self.models[combination.label], self.sizings[combination.label].points[-1]
+        if last.speedup is None or last.compared_at is None or last.compared_at <= model.timed_at:
+            return
+        seconds = seconds_at(beside, last.compared_at) / last.speedup.value
+        self.models[combination.label] = model.timed(last.compared_at, 1, seconds)
 
     def learn_timing(self, policy: Policy, result: TimeResult) -> None:
         """Record a timed trial, if its combination was sized."""

@@ -133,6 +133,8 @@ class Trials:
             return None, result
         for one in (combination, steady) if steady != combination else (combination,):
             self._known.learn_sizing(one, result, passes=profiled_passes(one, self._goal))
+        if (beside := self.model_of(self.turns.compared_with(combination))) is not None:
+            self._known.learn_turns(combination, beside)
         return self.model_of(combination), result
 
     def _size_from(

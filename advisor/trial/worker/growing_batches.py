@@ -29,6 +29,10 @@ FAR, _FARTHEST = 8, 64
 the device. In between, a slope must be steeper in proportion."""
 _MOSTLY_SAMPLES = 0.5
 """Smallest share of a step that per-sample work must take; below it, the slope may be noise."""
+_GROWN = 1.15
+"""Growth of a step at which its samples take long enough to tell how long those of a large batch take."""
+_FLAT_FACTOR = 8
+"""How many times larger the next batch is while steps do not grow: it takes hardly longer."""
 _TIME_SHARE = 0.6
 """Share of the hard time limit that a further point may be expected to reach."""
 
@@ -72,6 +76,9 @@ def next_batch(
     elif in_chunks:
         wanted = _bounded(predicted_largest, spec) / _REACH_IN_CHUNKS
     factor = max(_factor(last, spec.memory_limit_bytes), _power_of_two(wanted / last.micro_batch))
+    flat = predicted and spec.compare_at is None and _is_flat(points, spec)
+    if flat:
+        factor = max(factor, _FLAT_FACTOR)
     stepping = spent - settling
     while factor > 2 and stepping + seconds_per_factor * factor > spec.measure_seconds:
         factor //= 2
@@ -81,7 +88,7 @@ def next_batch(
     if predicted_largest is not None and predicted_largest < math.inf:
         following = min(following, math.floor(predicted_largest))
     enough = (predicted or suffice(points)) and last.micro_batch >= wanted
-    if following <= last.micro_batch or (enough and telling(last, spec)):
+    if following <= last.micro_batch or (enough and telling(last, spec) and not flat):
         return None
     further = seconds_per_factor * following / last.micro_batch
     if len(points) >= 2 and stepping + further > spec.measure_seconds:
@@ -107,6 +114,17 @@ def _factor(point: SizePoint, limit_bytes: int) -> int:
     while 2 * factor <= min(wanted, allowed):
         factor *= 2
     return factor
+
+
+def _is_flat(points: list[SizePoint], spec: SizeTrial) -> bool:
+    """Whether long steps take so much time for the weights alone that they do not tell how long a sample takes."""
+    return (
+        len(points) >= 2 and _is_long(points[-1], spec) and points[-1].step_seconds < _GROWN * points[-2].step_seconds
+    )
+
+
+def _is_long(point: SizePoint, spec: SizeTrial) -> bool:
+    return point.step_seconds >= _TELLING_SECONDS[torch.device(spec.device).type]
 
 
 def _largest_by_line(points: list[SizePoint], spec: SizeTrial) -> float:
@@ -140,7 +158,7 @@ def telling(point: SizePoint, spec: SizeTrial) -> bool:
 
     A small batch costs no more than launching its kernels, and its memory is mostly what every batch needs.
     """
-    if point.step_seconds >= _TELLING_SECONDS[torch.device(spec.device).type]:
+    if _is_long(point, spec):
         return True
     kept = point.memory.breakdown
     fixed = kept.parameters + kept.buffers + kept.gradients + kept.optimizer_state
