@@ -9,7 +9,7 @@ worth most.
 from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Role
-from advisor.decide.eligible import is_measured
+from advisor.decide.eligible import is_faithful, is_measured
 from advisor.decide.floor import floor_rate, largest_so_far
 from advisor.search.sizing.ladder import Climb
 from advisor.search.sizing.size_ladder import worth
@@ -24,6 +24,9 @@ __all__ = ["SHARE_OF_CLIMBING_TRIAL", "SizeSearch"]
 
 SHARE_OF_CLIMBING_TRIAL = 1 / 24
 """Share of the time limit for one trial: half that of other goals, as a climb takes several for each combination."""
+
+_FAULTS = frozenset({Outcome.FAILED, Outcome.CRASHED, Outcome.REFUSED, Outcome.DIVERGED})
+"""Outcomes of which a method is suspected, at any size."""
 
 
 class SizeSearch:
@@ -127,12 +130,14 @@ class SizeSearch:
     def _tell(self, proposal: Proposal, climb: Climb, floor: float) -> None:
         """Translate a climb for the sampler: how large it came, and by how much it fell short where it did not."""
         tried = [one for one in self._sized.candidates if Combination.of(one.policy) == proposal.combination]
-        place, share, short = climb.best, None, 0.0
+        place, share = climb.best, None
+        constraints = {"floor": 0.0}
         if place is None:
             last = tried[-1] if tried else None
             place = 0 if last is None else self._sized.place_of(last)
             share = self._share_of_floor(last, floor)
-            short = 1 / share - 1 if share < 1 else 1.0
+            constraints["floor"] = 1 / share - 1 if share < 1 else 1.0
+            constraints |= {} if last is None else self._why_it_may_not_win(last)
         rung = self._sized.rungs[place]
         attributes: dict[str, str | int | float | bool | None] = {
             "policy": proposal.combination.label,
@@ -143,11 +148,23 @@ class SizeSearch:
         }
         value = worth(self._sized.rungs, place, share)
         by_chance = any(one.outcome.is_by_chance for one in tried)
-        self._proposer.tell(proposal, value, {"floor": short}, attributes, try_again=by_chance)
+        self._proposer.tell(
+            proposal, None if "outcome" in constraints else value, constraints, attributes, try_again=by_chance
+        )
+
+    def _why_it_may_not_win(self, candidate: Candidate) -> dict[str, float]:
+        """What rules a combination out at a size, whatever its throughput."""
+        if candidate.outcome in _FAULTS:
+            return {"outcome": 1.0}
+        if not is_measured(candidate):
+            return {}
+        limit = self._goal.limit_on(candidate.policy.gpu_count)
+        beyond = {"memory": candidate.measured.memory.peak_bytes / limit - 1}
+        return beyond if is_faithful(candidate, self._goal) else beyond | {"fidelity": 1.0}
 
     def _share_of_floor(self, candidate: Candidate | None, floor: float) -> float:
         """How near a combination came to the floor; to the memory limit where it did not fit."""
-        if candidate is None or candidate.outcome in (Outcome.FAILED, Outcome.CRASHED, Outcome.REFUSED):
+        if candidate is None or candidate.outcome in _FAULTS:
             return 0.01
         if candidate.measurement is not None:
             return candidate.measurement.samples_per_second / floor

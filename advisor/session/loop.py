@@ -69,6 +69,7 @@ class SearchLoop:
         self._progress = context.progress
         self._guard = guard
         self._ledger = context.ledger
+        self._budget.limits.has_answer = any(map(is_measured, self._ledger.candidates))
         self._stopping = StoppingRule(proposer, context.goal.kind)
         # Plain training without a batch of its own is its own baseline, and would lead again.
         self._led: set[str] = set()
@@ -261,6 +262,8 @@ class SearchLoop:
             found, others = self._recorded(evaluation)
             timed = [one for one in (*others, *found) if is_measured(one) and is_faithful(one, self._goal)]
             self._teach.learn(timed, max((one.policy.micro_batch for one in timed), default=1))
+            if not timed:
+                self._teach.rule_out(found[0])
 
     def _compare_more_steps(self, leader: Candidate) -> None:
         """Have the guard tell whether a would-be leader whose first losses drift may lead, and say so if it may not."""

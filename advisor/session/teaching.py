@@ -103,6 +103,16 @@ class Teaching:
             try_again=candidate.outcome.is_by_chance,
         )
 
+    def rule_out(self, candidate: Candidate) -> None:
+        """Report that a leader of which a forecast was told may not win: it does not run or trains wrongly."""
+        violated = "fidelity" if is_measured(candidate) else "outcome"
+        if candidate.outcome is Outcome.OUT_OF_MEMORY:
+            violated = "memory"
+        combination = Combination.of(candidate.policy)
+        attributes: dict[str, Attribute] = {"outcome": candidate.outcome.value, "reason": candidate.reason}
+        attributes |= self._memory(combination)
+        self._proposer.rule_out(combination, violated, attributes, by_chance=candidate.outcome.is_by_chance)
+
     def _memory(self, combination: Combination) -> dict[str, Attribute]:
         """What the combination takes of the memory, if it was sized."""
         model = self._memory_of(combination)

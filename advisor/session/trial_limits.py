@@ -100,6 +100,9 @@ class TrialLimits:
     confirms_briefly = False
     """Whether the time for the confirmation went to comparisons, but for the shortest."""
 
+    has_answer = False
+    """Whether earlier runs of this study measured something."""
+
     def __init__(
         self, limit_seconds: float, share_of_trial: float, durations: Durations, remaining: Callable[[], float]
     ) -> None:
@@ -170,7 +173,7 @@ class TrialLimits:
             stepping = max(stepping, _STEPS_OF_TRIAL * expected_step_seconds)
         patient = 5.0 + 2 * self._durations.build_seconds + _PATIENCE * stepping
         patient += self._set_up_seconds if slow_start else 0.0
-        if not self._durations.trial_seconds:
+        if not (self.has_answer or self._durations.trial_seconds):
             return patient  # without the first there is no answer: it may overdraw the limit
         return max(5.0, min(patient, self._remaining()))
 

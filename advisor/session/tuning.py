@@ -201,7 +201,10 @@ class Tuning:
             return self._search_over_sizes(context, trials, guard, runner)
         kind = ComparingEvaluator if trials.turns.wanted else Evaluator
         evaluator = kind(context, trials, times_half=len(context.space.batch_fractions) == 1)
-        with contextlib.closing(self._proposer(context, context.space)) as proposer:
+        space = context.space
+        if trials.turns.wanted:  # batches are the affair of comparisons and of a leader's ladder
+            space = msgspec.structs.replace(space, batch_fractions=(1.0,))
+        with contextlib.closing(self._proposer(context, space)) as proposer:
             compared: dict[str, Standing] = {}
             loop = SearchLoop(context, proposer, evaluator, guard, trials.model_of)
             neighbours = Neighbours(context, trials, proposer)

@@ -100,3 +100,57 @@ def test_what_is_to_be_learned_is_a_finite_score_of_a_combination_of_the_space()
         one.learn(ADAM, float("nan"), noise=0.01)
     with pytest.raises(AssertionError, match="one score"):
         one.learn(ADAM, (1.0, 2.0), noise=0.01)
+
+
+def observed(one: Proposer) -> dict[str, tuple[bool, bool]]:
+    """Label -> whether it ran, and whether it may be the answer, of every combination that a forecast was told of."""
+    known = [each for each in one._model.observations(one._study) if each.logs is not None]
+    return {each.choice.combination.label: (each.ran, each.counts) for each in known}
+
+
+@pytest.mark.parametrize(
+    ("violated", "by_chance", "ran"),
+    [("fidelity", False, False), ("outcome", False, False), ("memory", False, True), ("outcome", True, True)],
+)
+def test_a_forecast_that_was_not_kept_is_neither_the_answer_nor_what_clears_a_broken_method(
+    tmp_path: Path, violated: str, by_chance: bool, ran: bool
+) -> None:
+    storage = tmp_path / "study.db"
+    one = proposer(storage=storage)
+    promised: dict[str, float] = {}
+    for rate in (100.0, 300.0):
+        proposal = one.ask()
+        assert proposal is not None
+        one.tell(proposal, rate, {"outcome": 0.0})
+        promised[proposal.combination.label] = rate
+    plain, fast = promised
+    assert observed(one) == {plain: (True, True), fast: (True, True)}
+    one.rule_out(proposal.combination, violated, {"reason": "its gradient is off"}, by_chance=by_chance)
+    expected = {plain: (True, True), fast: (ran, False)}
+    assert observed(one) == expected
+    assert (one.completed, one.gain_left()) == (2, None)
+    one.close()
+    again = proposer(storage=storage)
+    assert observed(again) == expected, "a continued study knows it too"
+    again.close()
+
+
+def test_what_is_measured_after_it_was_ruled_out_counts_again() -> None:
+    one = proposer()
+    one.rule_out(ADAM, "outcome", {}, by_chance=True)
+    while (proposal := one.ask()) is not None:
+        one.tell(proposal, 100.0, {"outcome": 0.0})
+    assert observed(one)[ADAM.label] == (True, True)
+
+
+def test_settings_of_what_trains_wrongly_are_avoided_although_short_steps_promised_much_of_them() -> None:
+    """The trap: the promise stays the least cost, so that the search goes on near it and then expects nothing."""
+    spoiled = use("small_adam")
+    one = proposer(space("precision", "small_adam", "swap", "checkpoint", fractions=(1.0,)))
+    tried: list[bool] = []
+    while (proposal := one.ask()) is not None and len(tried) < 8:
+        tried.append(spoiled in proposal.settings)
+        one.tell(proposal, 200.0 if tried[-1] else 100.0, {"outcome": 0.0})
+        if tried[-1]:
+            one.rule_out(proposal.combination, "fidelity", {}, by_chance=False)
+    assert sum(tried) <= 3, "a few are enough to know it"

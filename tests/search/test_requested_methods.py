@@ -66,6 +66,14 @@ def test_recipes_are_tried_without_what_they_can_do_without() -> None:
     assert ("optimizer_in_backward", "retain_freed_memory") in part
 
 
+def test_what_no_mesh_has_a_place_for_is_refused_with_the_reason_of_the_mesh() -> None:
+    facts = facts_of("gpt2", staged_blocks=3)
+    resolved = build_space(only_methods(DEFAULT, ["pipeline"]), facts, cpu(), gpu_counts=(1, 2))
+    reason = "pipeline axis of 2: each of 2 stages must have 2 blocks or more, and the model has 3"
+    with pytest.raises(SearchSpaceError, match=f"pipeline does not: {reason}"):
+        check_requested(["pipeline"], resolved)
+
+
 def test_a_name_that_does_not_exist_is_told_with_those_that_do() -> None:
     with pytest.raises(MethodRefusedError, match="Did you mean 'checkpoint'"):
         only_methods(DEFAULT, ["chekpoint"])

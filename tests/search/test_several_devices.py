@@ -11,7 +11,8 @@ import pytest
 
 from advisor.hardware.mesh import MeshAxis
 from advisor.methods.setting import use
-from advisor.search.propose.initial_trials import seeds_of
+from advisor.search.propose.initial_trials import names_of, seeds_of
+from advisor.search.space.factors import Choice
 from advisor.search.space.space import Axis, Combination, ResolvedSpace
 from advisor.search.study.sampler import Proposal, Proposer
 
@@ -115,6 +116,26 @@ class TestProposals:
         assert [combination.label for _, combination in seeds_of(of)] == [
             "plain",
             "checkpoint(every=1) + ddp on 2 devices",
+        ]
+
+    def test_on_several_devices_a_recipe_goes_without_what_is_optional_in_it_and_for_one_device(self) -> None:
+        """The trap: beside other programs every recipe has fewer threads, which several devices cannot have."""
+        threads = Axis(method="intraop_threads", settings=(use("intraop_threads", count=1),), one_device_only=True)
+        of = several(1, 2, recipes=True)
+        recipe = msgspec.structs.replace(
+            of.recipes[0], settings=(*of.recipes[0].settings, *threads.settings), optional=("intraop_threads",)
+        )
+        of = msgspec.structs.replace(of, axes=(*of.axes, threads), recipes=(recipe,))
+        seeds = [combination for _, combination in seeds_of(of, compares_devices=True)]
+        assert [one.label for one in seeds] == [
+            "plain",
+            "checkpoint(every=1) + intraop_threads(count=1)",
+            "ddp on 2 devices",
+            "checkpoint(every=1) + ddp on 2 devices",
+        ]
+        assert [names_of(of, Choice(one, 1.0)) for one in seeds[1::2]] == [
+            ("checkpointing", False),
+            ("checkpointing", True),
         ]
 
     def test_a_recipe_that_works_on_fewer_devices_alone_is_tried_there(self) -> None:

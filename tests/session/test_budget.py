@@ -71,6 +71,8 @@ def test_the_first_trial_may_outlive_the_limit_because_without_it_there_is_no_an
     budget = TimeBudget(60.0, clock)
     clock.now += 50.0
     assert budget.limits.hard_limit_seconds(100.0) > 100.0
+    budget.limits.has_answer = True
+    assert budget.limits.hard_limit_seconds(100.0) == 10.0, "an earlier run of the study measured something"
 
 
 def test_a_slow_step_gets_the_time_that_it_needs() -> None:

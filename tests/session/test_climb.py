@@ -242,6 +242,48 @@ def test_a_size_at_which_training_is_broken_is_no_record(proposer: Proposer, mon
     assert all(layers > 8 for layers in guard.checks), "what is no record is not compared"
 
 
+class Told(Proposer):
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(SPACE, storage=None, study_name="test", maximize=(True,))
+        self.told: list[tuple[str, float | None, dict[str, float]]] = []
+
+    def tell(self, proposal: Any, value: Any, constraints: Any = None, *rest: Any, **options: Any) -> None:
+        self.told.append((proposal.combination.label, value, {k: v for k, v in constraints.items() if v > 0}))
+        super().tell(proposal, value, constraints, *rest, **options)
+
+
+def test_the_search_hears_that_a_size_which_was_fast_enough_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap: fast enough at a size above the record looks like that size reached."""
+    monkeypatch.setattr(CandidateMaker, "_fidelity", lambda self, policy: Fidelity.LOSSY)
+    told = Told()
+    search(told, World(speed_up=2.0), floor=HALF, guard=BrokenAbove(8)).run()
+    label, value, violated = told.told[-1]
+    assert (label, violated) == (Combination((CHECKPOINT,)).label, {"floor": 1.0, "fidelity": 1.0})
+    assert value is not None
+    (_, other) = told._model.observations(told._study)
+    assert (other.failed, other.counts) == (True, False)
+    told.close()
+
+
+def test_the_search_hears_which_method_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FakeTrials.size
+
+    def size(self: FakeTrials, combination: Combination, *rest: Any, **options: Any) -> Any:
+        if combination.settings:
+            return None, SizeResult(key="size", outcome=Outcome.FAILED, reason="it raised")
+        return real(self, combination, *rest, **options)
+
+    monkeypatch.setattr(FakeTrials, "size", size)
+    told = Told()
+    search(told, World(), floor=HALF).run()
+    label, value, violated = told.told[-1]
+    assert (label, value) == (Combination((CHECKPOINT,)).label, None)
+    assert violated["outcome"] == 1.0
+    told.close()
+
+
 def test_at_the_largest_size_the_search_ends_and_says_so(proposer: Proposer) -> None:
     world = World(speed_up=2.0)
     found = search(proposer, world, floor=Floor(samples_per_second=1e-6))

@@ -22,7 +22,7 @@ from advisor.session.loop import SearchLoop
 from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import LIMIT, baseline, goal, in_short_steps, measured
+from tests.decide.examples import LIMIT, baseline, goal, in_short_steps, lost, measured
 from tests.decide.test_guard import found
 from tests.decide.test_leader import compared
 from tests.session.contexts import study
@@ -47,9 +47,13 @@ class FakeProposer:
         self.recipe_name: str | None = None
         self.put_offs: list[str] = []
         self.left_out: set[str] = set()
+        self.ruled_out: list[tuple[str, str, bool]] = []
 
     def leave_out(self, method: str) -> None:
         self.left_out.add(method)
+
+    def rule_out(self, combination: Combination, violated: str, attributes: dict[str, Any], *, by_chance: bool) -> None:
+        self.ruled_out.append((combination.label, violated, by_chance))
 
     def put_off(self, method: str) -> None:
         self.put_offs.append(method)
@@ -137,6 +141,7 @@ class Search:
         self.ledger = InMemory(earlier)
         fake: Any = guard
         context = study(goal(fidelity=Fidelity.MODEL), ledger=self.ledger, trials=trials)
+        self.budget = context.budget
         self.loop = SearchLoop(context, self.proposer, self.evaluator, fake, self.evaluator.memory_of)
 
     @property
@@ -160,6 +165,15 @@ def test_a_broken_leader_sets_no_pace_and_the_sampler_learns_it() -> None:
     assert best.policy.methods == (BF16,)
     assert [constraints.get("fidelity") for constraints in search.proposer.constraints] == [1.0, 0.0, None]
     assert search.kept[1].guard is not None, "the ledger has what was found"
+
+
+def test_only_a_study_without_a_measurement_may_overdraw_its_limit() -> None:
+    one = in_short_steps(
+        measured(120, ADAM), baseline(100), Speedup(value=1.2, low=1.1, high=1.3, rounds=2), micro_batch=1
+    )
+    for earlier, answered in (([], False), ([one], False), ([one, baseline(100)], True)):
+        search = Search([], FakeGuard(), earlier=earlier)
+        assert search.budget.limits.has_answer is answered
 
 
 def test_only_what_ended_by_chance_may_come_again() -> None:
@@ -286,6 +300,7 @@ class ComparingFake(ComparingEvaluator):
         self.notes = []
         self.timed: list[Candidate] = []
         self.timed_at_once: list[tuple[Any, ...]] = []
+        self.timed_as: Candidate | None = None
 
     def baseline(self) -> None:
         """The workload states no batch."""
@@ -311,7 +326,31 @@ class ComparingFake(ComparingEvaluator):
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
         assert len(self.timed) < 10, "this would go on for as long as there is time"
         self.timed.append(leader)
+        if self.timed_as is not None:
+            return Evaluation(candidate=self.timed_as)
         return Evaluation(candidate=measured(100, *leader.policy.methods, micro_batch=32, role=leader.role))
+
+
+@pytest.mark.parametrize(
+    ("timed_as", "told"),
+    [
+        (measured(300, BF16, fidelity=Fidelity.PRECISION), ("fidelity", False)),
+        (lost(Outcome.CRASHED, BF16), ("outcome", False)),
+        (lost(Outcome.OUT_OF_MEMORY, BF16), ("memory", False)),
+        (lost(Outcome.TIMEOUT, BF16), ("outcome", True)),
+    ],
+    ids=["trains wrongly", "crashes", "does not fit", "takes too long"],
+)
+def test_the_search_hears_of_a_leader_that_does_not_keep_what_short_steps_promised(
+    timed_as: Candidate, told: tuple[str, bool]
+) -> None:
+    search = Search([compared(300, BF16, micro_batch=8)], FakeGuard(broken="precision"), earlier=[baseline(100)])
+    search.loop._evaluator = search.loop._comparing = fake = ComparingFake(search.proposer)
+    fake.timed_as = timed_as
+    search.loop.run()
+    assert len(fake.timed) == 1
+    assert search.proposer.ruled_out == [(Combination((BF16,)).label, *told)]
+    assert search.proposer.learned == [], "none of its figures may win"
 
 
 def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it_was_compared_at() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from optuna.trial import FrozenTrial, TrialState
 
 from advisor.search.propose.expectation import Observation
@@ -25,6 +26,7 @@ __all__ = [
     "NOISE",
     "RECIPE",
     "RECORD",
+    "RULES_OUT",
     "TRY_AGAIN",
     "WITHOUT_VALUE",
     "is_of_its_own",
@@ -73,6 +75,9 @@ MEMORY_PER_SAMPLE = "memory_per_sample"
 LEARNED = "learned_without_a_trial"
 """Attribute: the measurement is not a trial of the point, which counts as untried."""
 
+RULES_OUT = "may_not_win_after_all"
+"""Attribute: what was told of the combination before was a forecast, and it may not win."""
+
 MEMORY = "memory"
 """Constraint: peak / limit - 1."""
 
@@ -107,15 +112,24 @@ def observations_of(
         maximize: For each objective, whether larger values are better.
         finished: Cache of finished trials' observations by number; new ones are added.
     """
-    found = []
+    found: list[Observation] = []
     for trial in trials:
-        if trial.number in finished:
-            found.append(finished[trial.number])
-            continue
-        found.append(_said(trial, parameters, maximize))
+        observation = finished.get(trial.number) or _said(trial, parameters, maximize)
         if trial.state.is_finished():
-            finished[trial.number] = found[-1]
-    return [one for one in found if one is not None]
+            finished[trial.number] = observation
+        if observation is None:
+            continue
+        if trial.user_attrs.get(RULES_OUT):
+            found = [_ruled_out(one, observation) for one in found]
+        found.append(observation)
+    return found
+
+
+def _ruled_out(one: Observation, by: Observation) -> Observation:
+    """An earlier observation: if it is of the same combination, it neither is the answer nor clears what fails."""
+    if one.choice.combination != by.choice.combination:
+        return one
+    return msgspec.structs.replace(one, tried=False, failed=one.failed or by.failed)
 
 
 def _said(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from advisor.methods.setting import MethodSetting
 from advisor.search.space.factors import Choice
-from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.space.space import Combination, ResolvedRecipe, ResolvedSpace
 
 __all__ = ["PLAIN", "names_of", "seeds_of"]
 
@@ -29,14 +30,14 @@ def seeds_of(space: ResolvedSpace, *, compares_devices: bool = False) -> list[tu
     found = [(PLAIN, space.on_devices((), fewest))]
     if compares_devices and others:
         found += [
-            (recipe.name, space.on_devices(recipe.settings, fewest))
+            (recipe.name, space.on_devices(_settings_on(fewest, recipe, space), fewest))
             for recipe in space.recipes
             if recipe.hand_tuned and recipe.place is None
         ]
         found += [(PLAIN, space.on_devices((), count)) for count in others]
     for recipe in space.recipes:
         places = [(count, None) for count in reversed(space.gpu_counts)] if recipe.place is None else [recipe.place]
-        on_each = (space.on_devices(recipe.settings, count, mesh) for count, mesh in places)
+        on_each = (space.on_devices(_settings_on(count, recipe, space), count, mesh) for count, mesh in places)
         found.append((recipe.name, next((one for one in on_each if one is not None), None)))
     return [(name, combination) for name, combination in found if combination is not None]
 
@@ -53,7 +54,15 @@ def names_of(space: ResolvedSpace, choice: Choice) -> tuple[str | None, bool]:
             names[PLAIN] = False
         for recipe in space.recipes:
             place = recipe.place or (count, None)
-            if place[0] == count and combination == space.on_devices(recipe.settings, *place):
+            if place[0] == count and combination == space.on_devices(_settings_on(count, recipe, space), *place):
                 # An experienced person uses every device there is.
                 names[recipe.name] = recipe.hand_tuned and count == space.gpu_counts[-1]
     return next(iter(names), None), any(names.values())
+
+
+def _settings_on(gpu_count: int, recipe: ResolvedRecipe, space: ResolvedSpace) -> tuple[MethodSetting, ...]:
+    """A recipe's methods on a number of devices: on several, without the optional ones that are for a single device."""
+    if gpu_count == 1:
+        return recipe.settings
+    left_out = {axis.method for axis in space.axes if axis.one_device_only} & set(recipe.optional)
+    return tuple(one for one in recipe.settings if one.name not in left_out)

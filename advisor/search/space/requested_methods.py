@@ -82,8 +82,17 @@ def check_requested(names: Sequence[str], resolved: ResolvedSpace) -> None:
             reason = resolved.refused.get(name)
             if reason is None:
                 one = resolved.gpu_counts == (1,)
-                reason = "it is for several devices" if one else get_method(name).one_device_only
+                reason = "it is for several devices" if one else _why_nowhere(get_method(name), resolved)
             raise _refused(name, reason)
+
+
+def _why_nowhere(method: Method, resolved: ResolvedSpace) -> str:
+    """Why a method has no place on any number of devices although nothing refused it alone."""
+    if method.one_device_only or method.axis is None:
+        return method.one_device_only
+    of_axis = f"{method.axis.value} axis"
+    reasons = {label: why for label, why in resolved.refused.items() if label.startswith((of_axis, "mesh"))}
+    return "; ".join(f"{label}: {why}" for label, why in reasons.items()) or f"no devices divide the {of_axis}"
 
 
 def _for_several(catalogue: Sequence[Method], space: SearchSpace) -> list[Method]:

@@ -65,7 +65,8 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         every_method: Every method of the catalogue that is at least so faithful is in the space, whether ``methods``
             names it or not.
         batch_fractions: Shares of the largest feasible micro-batch that may be tried, the first one first. Where the
-            largest is the only one, half of it is timed in the same trial.
+            largest is the only one, half of it is timed in the same trial. Not for ``faster`` on one device, which
+            times a leader batch by batch, nor for ``bigger``.
         recipes: Explored first, after plain training.
         each_alone: Whether each method is then tried alone, at the first of its settings that applies. What many
             methods do together cannot be learned in a few dozen trials without knowing what each of them does.

@@ -19,7 +19,7 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from advisor.search.propose.history import BESIDE, EXCLUDED, LEARNED, NOISE, TRY_AGAIN, WITHOUT_VALUE
+from advisor.search.propose.history import EXCLUDED, NOISE, TRY_AGAIN, WITHOUT_VALUE
 from advisor.search.propose.initial_trials import names_of
 from advisor.search.propose.model_sampler import ModelSampler
 from advisor.search.propose.proposal import Attribute, GainLeft, InTurn, Proposal, SamplerName
@@ -28,6 +28,7 @@ from advisor.search.space.explored import Explored, Point
 from advisor.search.space.factors import Choice
 from advisor.search.space.parameters import Parameters
 from advisor.search.space.space import Combination, ResolvedSpace
+from advisor.search.study.learned import tell_measured, tell_ruled_out
 from advisor.search.study.one_thread import on_one_thread
 from advisor.search.study.optuna_samplers import optuna_sampler
 from advisor.search.study.queue import Queue
@@ -241,20 +242,24 @@ class Proposer:
         assert len(values) == len(self._maximize), f"one score for each of {len(self._maximize)}, got {value}"
         assert all(map(math.isfinite, values)), f"finite scores, got {value}"
         assert self._tried.is_valid(combination), f"a combination of the space, got {combination.label}"
-        remarks: dict[str, object] = {**(attributes or {}), NOISE: noise, LEARNED: True}
-        if beside is not None:
-            assert len(self._maximize) == 1, "a ratio of one objective"
-            of = self._parameters.of(Choice(beside.combination, self._space.batch_fractions[0]))
-            remarks[BESIDE] = {"parameters": of, "micro_batch": beside.micro_batch, "ratio": beside.ratio}
+        assert beside is None or len(self._maximize) == 1, "a ratio of one objective"
+        choice = Choice(combination, self._space.batch_fractions[0])
         with self._quietly():
-            self._study.add_trial(
-                optuna.trial.create_trial(
-                    params=self._parameters.of(Choice(combination, self._space.batch_fractions[0])),
-                    distributions=dict(self._parameters.distributions),
-                    values=values,
-                    user_attrs=remarks,
-                )
-            )
+            tell_measured(self._study, self._parameters, choice, values, attributes or {}, noise=noise, beside=beside)
+
+    def rule_out(
+        self, combination: Combination, violated: str, attributes: Mapping[str, Attribute], *, by_chance: bool
+    ) -> None:
+        """Learn that a combination of which a forecast was told violates a constraint, so that it may not win.
+
+        None of its settings is suspected if that was ``by_chance``.
+        """
+        if self._study.sampler is not self._model:
+            return
+        assert self._tried.is_valid(combination), f"a combination of the space, got {combination.label}"
+        choice = Choice(combination, self._space.batch_fractions[0])
+        with self._quietly():
+            tell_ruled_out(self._study, self._parameters, choice, violated, attributes, by_chance=by_chance)
 
     @property
     def compared(self) -> set[str]:
