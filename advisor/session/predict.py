@@ -30,6 +30,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
+from advisor.workload.sizes import size_words
 from advisor.workload.workload import WorkloadSource
 
 __all__ = ["PredictRequest", "run_prediction"]
@@ -78,7 +79,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         NothingPredictedError: A step cannot be traced without running it.
     """
     request.check()
-    policy = _policy(request)
+    policy, size = _policy(request)
     profile, which = (None, "") if request.profile is None else find_profile(request.profile)
     hardware = detect_hardware(request.device) if profile is None else hardware_of(profile)
     verdict = judge(
@@ -92,15 +93,17 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     if not verdict.applicable:
         raise MethodRefusedError(f"{verdict.reason} (on {hardware.name})")
     policy, planned = with_plan(
-        policy, request.source, seed=request.seed, time_limit_seconds=_TIME_LIMIT_SECONDS, tell=tell
+        policy, request.source, size, seed=request.seed, time_limit_seconds=_TIME_LIMIT_SECONDS, tell=tell
     )
     limit, limit_from = _limit(request, hardware)
     ranks = policy.axes.distinct_ranks(policy.gpu_count)
-    found = [_traced(_spec(request, policy, hardware, limit, rank), hardware, tell) for rank in ranks]
+    found = [_traced(_spec(request, policy, size, hardware, limit, rank), hardware, tell) for rank in ranks]
     fullest = max(found, key=lambda one: one.prediction.peak(_batch(request, policy, one.prediction)[0]))
     result, prediction = fullest.result, fullest.prediction
     batch, batch_from = _batch(request, policy, prediction)
     known = [*filter(None, [which]), *planned, *_notes(request, hardware, profile), *_of_several(policy, fullest.rank)]
+    if size:
+        known.append(f"The model is built at the policy's size, {size_words(size)}.")
     if verdict.reason:
         known.append(verdict.reason)
     if fullest.kept_note:
@@ -144,12 +147,16 @@ def _traced(spec: PredictTrial, hardware: Hardware, tell: Callable[[str], None])
     return _Traced(spec.rank, result, result.prediction, note)
 
 
-def _policy(request: PredictRequest) -> Policy:
-    """The policy at the requested batch, as far as that is known before the model file is read."""
+def _policy(request: PredictRequest) -> tuple[Policy, dict[str, int | float]]:
+    """The policy at the requested batch, as far as that is known before the model file is read; and the model's size.
+
+    The size is empty for the model's own.
+    """
     if request.policy_file is None:
-        return Policy(micro_batch=request.batch or 1)
-    policy = load_policy_file(request.policy_file).policy
-    return policy if request.batch is None else msgspec.structs.replace(policy, micro_batch=request.batch)
+        return Policy(micro_batch=request.batch or 1), {}
+    file = load_policy_file(request.policy_file)
+    policy = file.policy if request.batch is None else msgspec.structs.replace(file.policy, micro_batch=request.batch)
+    return policy, file.size
 
 
 def _limit(request: PredictRequest, hardware: Hardware) -> tuple[int, str]:
@@ -170,7 +177,14 @@ def _batch(request: PredictRequest, policy: Policy, prediction: MemoryPrediction
     return policy.micro_batch, "no BATCH_SIZE is stated"
 
 
-def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_bytes: int, rank: int) -> PredictTrial:
+def _spec(
+    request: PredictRequest,
+    policy: Policy,
+    size: dict[str, int | float],
+    hardware: Hardware,
+    limit_bytes: int,
+    rank: int,
+) -> PredictTrial:
     stands_for = None
     if request.profile is not None:
         assert hardware.compute_capability is not None, "a profile to predict for is one of a GPU"
@@ -184,6 +198,7 @@ def _spec(request: PredictRequest, policy: Policy, hardware: Hardware, limit_byt
     return PredictTrial(
         workload=request.source,
         policy=policy,
+        model_size=size,
         device=hardware.device if stands_for is None else "cpu",
         stands_for=stands_for,
         allocator_limit_bytes=limit_bytes if hardware.kind is DeviceKind.CUDA else None,

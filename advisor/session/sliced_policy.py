@@ -27,7 +27,13 @@ _SAMPLES = 2
 
 
 def with_plan(
-    policy: Policy, source: WorkloadSource, *, seed: int, time_limit_seconds: float, tell: Callable[[str], None]
+    policy: Policy,
+    source: WorkloadSource,
+    model_size: dict[str, int | float],
+    *,
+    seed: int,
+    time_limit_seconds: float,
+    tell: Callable[[str], None],
 ) -> tuple[Policy, tuple[str, ...]]:
     """Find how a model's layers are divided by one plain step on this machine's processor.
 
@@ -45,6 +51,7 @@ def with_plan(
     spec = ProbeTrial(
         workload=source,
         policy=Policy(micro_batch=_SAMPLES),
+        model_size=model_size,
         device="cpu",
         memory_limit_bytes=psutil.virtual_memory().available,
         seed=seed,

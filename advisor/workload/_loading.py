@@ -75,8 +75,13 @@ def _stated(workload: Workload, stated: Stated) -> Workload:
 
 
 def _load_file(path: Path, import_paths: tuple[str, ...]) -> ModuleType:
-    """Import a file: by its dotted name inside a package, else under a private name with its folder searched first."""
+    """Import a file: by its dotted name inside a package, else under a private name with its folder searched first.
+
+    Inside a package its folder is searched last: a script beside an ``__init__.py`` may import its neighbours by name.
+    """
     if import_paths and path.is_relative_to(import_paths[0]):
+        if (folder := str(path.parent)) not in sys.path:
+            sys.path.append(folder)
         parts = path.relative_to(import_paths[0]).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         module = _run_import(lambda: importlib.import_module(name), str(path))

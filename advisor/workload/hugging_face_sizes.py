@@ -86,8 +86,18 @@ def resized(config: Any, size: Mapping[str, int | float]) -> Any:
             for field in together.get(name, ()):
                 if _whole(config, field):
                     setattr(config, field, max(1, round(getattr(config, field) * value / getattr(config, name))))
+            if name in _DEPTHS:
+                _repeat_layers(config, getattr(config, name), int(value))
             setattr(config, name, value)
     return config
+
+
+def _repeat_layers(config: Any, layers: int, wanted: int) -> None:
+    """Give what a config lists layer by layer, such as which of them slide their attention, another length."""
+    for name, listed in list(vars(config).items()):
+        if "layer" in name and isinstance(listed, list | tuple) and len(listed) == layers:
+            numbers = list(listed) == list(range(layers))  # every layer by its number, not one value for each
+            setattr(config, name, [number if numbers else listed[number % layers] for number in range(wanted)])
 
 
 def with_defaults(function: Callable[..., Any], defaults: Mapping[str, int | float]) -> Callable[..., Any]:

@@ -44,6 +44,25 @@ def test_all_that_is_installed_is_looked_through_for_such_a_name_alone(monkeypat
     assert list(libraries_of(torch.nn.Sequential(gpt2(1), Own(2, 2)))) == ["transformers"]
 
 
+def test_whole_numbers_and_words_of_the_optimizer_make_another_study_and_its_rates_do_not() -> None:
+    """Iterations or a rank decide how long a step takes; they are in no shape of the model."""
+    model = torch.nn.Linear(4, 4, bias=False)
+
+    def optimizer(**options: object) -> str:
+        def build(parameters: object) -> torch.optim.Optimizer:
+            return torch.optim.Muon(parameters, **options)  # type: ignore[arg-type]
+
+        workload = Workload(build_model=lambda: model, make_batch=text, build_optimizer=build)
+        return identity_of(model, workload, text, 0).optimizer
+
+    usual = optimizer(lr=1e-3)
+    assert usual == optimizer(lr=1e-2, momentum=0.9)
+    assert "ns_steps=5" in usual
+    assert optimizer(ns_steps=10) != usual
+    assert optimizer(adjust_lr_fn="match_rms_adamw") != usual
+    assert optimizer(weight_decay=0.0) != usual, "whether it is in use"
+
+
 def code_of(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, *, known: bool = False) -> dict[str, str]:
     """What is kept of a module of the user's own in some folder."""
     path = folder / "layers.py"

@@ -18,7 +18,7 @@ from advisor.measure.measurement import SizePoint, Sizing
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.predict.prediction import Affine, MemoryPrediction, Moment
-from advisor.search.space.space import Axis, Combination, ResolvedSpace
+from advisor.search.space.space import Axis, Combination, ResolvedRecipe, ResolvedSpace
 from advisor.search.space.space_file import load_space
 from advisor.search.study.sampler import Proposer
 from advisor.session.climb import SizeSearch
@@ -300,6 +300,20 @@ class TestNumbersOfDevices:
         assert aim.gpu_counts == (1, 2, 4)
         assert space.meshes[2] == (Mesh(tensor=2), Mesh(pipeline=2)), "methods say more of their own fidelity"
         assert space.meshes[4] == (Mesh(tensor=4),)
+
+    def test_recipes_for_meshes_that_it_forbids_are_left_out_with_them(self) -> None:
+        """The trap: such a recipe was enqueued on a mesh that the search does not know, and ended in a KeyError."""
+        batchnorm = msgspec.structs.replace(FACTS, has_batchnorm=True)
+        for counts in ((1, 2), (2,), (1, 2, 4)):
+            recipes = tuple(
+                ResolvedRecipe(name=mesh.label(count), hand_tuned=False, settings=(CHECKPOINT,), place=(count, mesh))
+                for count, mesh in meshed(*counts).places
+            )
+            space = msgspec.structs.replace(meshed(*counts), recipes=recipes)
+            aim = msgspec.structs.replace(goal(), gpu_counts=counts)
+            _, space, _ = within_fidelity(aim, space, batchnorm)
+            assert {recipe.place for recipe in space.recipes} == set(space.places)
+            Proposer(space, storage=None, study_name="s", maximize=(True,)).close()
 
     def test_devices_that_cannot_share_a_global_batch_may_hold_models_together(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from advisor.policy.baseline import Baseline
 from advisor.policy.policy import Policy
 from advisor.search.space.space_file import load_space
 from advisor.session.request import TuneRequest
+from advisor.session.setup.device_counts import with_global_batch
 from advisor.session.setup.own_settings import fit_to_own_settings, libraries_of
 from advisor.session.trials.evaluate import Evaluator
 from advisor.trial.outcome import Outcome
@@ -153,6 +154,18 @@ def test_only_who_accumulates_has_chosen_the_samples_of_a_step() -> None:
     assert fitted(Policy(micro_batch=4))[1].global_batch is None
     assert fitted(Policy(micro_batch=4, accumulation_steps=3))[1].global_batch == 12
     assert fitted(Policy(micro_batch=4, accumulation_steps=3), global_batch=24)[1].global_batch is None
+
+
+def test_cheapest_compares_at_the_samples_of_their_step() -> None:
+    """The trap: at the batch of the model file the user's own settings could not win, whatever they cost."""
+    asked = requested(
+        Policy(micro_batch=4, gpu_count=2, methods=(use("ddp", bucket_views=True, static_graph=False),)),
+        goal=GoalKind.CHEAPEST,
+    )
+    aim = msgspec.structs.replace(goal(), kind=GoalKind.CHEAPEST, gpu_counts=(1, 2))
+    _, found = fit_to_own_settings(asked, load_space("default"), aim, FACTS, CPU, lambda said: None)
+    assert found.global_batch == 8
+    assert with_global_batch(found, msgspec.structs.replace(FACTS, default_batch=4)).global_batch == 8
 
 
 def test_a_method_that_cannot_apply_here_is_named_before_anything_is_measured() -> None:

@@ -137,6 +137,21 @@ def test_a_policy_is_applied_at_its_own_batch(tmp_path: Path) -> None:
     assert saved > 0.8 * gradients
 
 
+def test_a_policy_of_a_model_at_another_size_is_predicted_at_that_size(tmp_path: Path) -> None:
+    """The trap: what ``bigger`` found was predicted for the model as it is in the file, which fits."""
+    sized = MODEL.replace("__init__(self)", "__init__(self, layers)").replace("range(8)", "range(layers)")
+    sized = sized.replace("def build_model():\n    return Net()", "def build_model(layers=8):\n    return Net(layers)")
+    (tmp_path / "model.py").write_text(sized + "\n\nSIZES = {'layers': [8, 32]}\n")
+    policy = "schema: 1\npolicy: {methods: {}, micro_batch: 4, accumulation_steps: 1, gpu_count: 1}\n"
+    (tmp_path / "policy.yaml").write_text(policy + "model_size: {layers: 32}\n")
+    status, found, stderr = predicted(tmp_path, "--policy", "policy.yaml", "--memory-limit", "1GiB")
+    assert status == 0, stderr
+    assert found["asked"]["parts"]["parameters"] == 4 * PARAMETERS  # type: ignore[index]
+    assert "layers=32" in " ".join(found["notes"])  # type: ignore[arg-type]
+    (tmp_path / "policy.yaml").write_text(policy)
+    assert predicted(tmp_path, "--policy", "policy.yaml")[1]["asked"]["parts"]["parameters"] == PARAMETERS  # type: ignore[index]
+
+
 def test_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     status, found, stderr = predicted(tmp_path, "--profile", "h100_80gb")
     assert status == 0, stderr

@@ -10,11 +10,13 @@ import pytest
 
 from advisor.errors import OptionError, SearchSpaceError
 from advisor.goal import GoalKind
+from advisor.policy.baseline import Baseline
+from advisor.policy.policy import Policy
 from advisor.search.space.space_file import load_space
 from advisor.session.request import TuneRequest
 from advisor.session.setup.device_counts import check_preflight
 from advisor.trial.nodes import Nodes
-from advisor.workload.workload import WorkloadKind, WorkloadSource
+from advisor.workload.workload import Stated, WorkloadKind, WorkloadSource
 
 DEFAULT, SMOKE = load_space("default"), load_space("smoke")
 
@@ -43,6 +45,17 @@ def test_functions_may_have_a_batch_and_a_config_never_has_one() -> None:
     config = asked("gpt2", WorkloadKind.HUGGING_FACE, goal=GoalKind.CHEAPEST)
     with pytest.raises(OptionError, match="none is stated"):
         check_preflight(config, DEFAULT, (1,))
+
+
+def test_a_batch_stated_beside_the_model_is_a_batch() -> None:
+    config = asked("gpt2", WorkloadKind.HUGGING_FACE, goal=GoalKind.CHEAPEST)
+    source = msgspec.structs.replace(config.source, stated=Stated(batch_size=8))
+    check_preflight(msgspec.structs.replace(config, source=source), DEFAULT, (1,))
+    own = Baseline(policy=Policy(micro_batch=8), origin="own.yaml")
+    check_preflight(msgspec.structs.replace(config, baseline=own), DEFAULT, (1,))
+    without = msgspec.structs.replace(own, states_batch=False)
+    with pytest.raises(OptionError, match="--batch N"):
+        check_preflight(msgspec.structs.replace(config, baseline=without), DEFAULT, (1,))
 
 
 def test_a_global_batch_must_be_split_over_one_of_the_numbers_of_devices() -> None:

@@ -36,6 +36,7 @@ def config_at(workload: Workload, **size: int) -> Any:
         ),
         ("bert", TINY_BERT, ["num_hidden_layers", "hidden_size"]),
         ("llama", TINY_LLAMA, ["num_hidden_layers", "hidden_size"]),
+        ("qwen3", {**TINY_LLAMA, "head_dim": 8}, ["num_hidden_layers", "hidden_size"]),
         ("t5", TINY_T5, ["num_hidden_layers", "hidden_size", "tokens"]),
         ("vit", {**TINY_BERT, "image_size": 32, "patch_size": 8}, ["num_hidden_layers", "hidden_size", "image_size"]),
         ("resnet", {"depths": [1, 1, 1, 1]}, ["depth_factor", "width_factor"]),
@@ -73,6 +74,14 @@ def test_grouped_keys_and_values_still_divide_the_heads(tmp_path: Path) -> None:
         config = config_at(workload, hidden_size=int(width))
         assert config.num_attention_heads % config.num_key_value_heads == 0
         assert config.hidden_size == config.num_attention_heads * 8
+
+
+def test_what_is_listed_layer_by_layer_grows_with_the_depth(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    model = {**TINY_LLAMA, "head_dim": 8, "layer_types": kinds, "sliding_window": 16, "use_sliding_window": True}
+    workload = load(tmp_path, "qwen3", **model)
+    for layers in (1, 2, 3, 6):
+        assert config_at(workload, num_hidden_layers=layers).layer_types == (kinds * 3)[:layers]
 
 
 def test_both_halves_of_an_encoder_decoder_grow(tmp_path: Path) -> None:

@@ -112,6 +112,20 @@ def test_a_file_of_a_package_may_use_relative_imports(tmp_path: Path) -> None:
     assert load_workload(resolve_source(path)).batch_size == 6
 
 
+def test_a_script_beside_an_init_file_may_import_its_neighbours_by_name_as_python_lets_it(tmp_path: Path) -> None:
+    folder = tmp_path / "momadvise_test_script"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "momadvise_test_sizes.py").write_text("SIZE = 6\n")
+    path = folder / "train.py"
+    path.write_text(BASE + "from momadvise_test_sizes import SIZE as BATCH_SIZE\n")
+    source = resolve_source(path)
+    assert load_workload(source).batch_size == 6
+    assert [Path(file).name for file in source.files] == ["train.py", "momadvise_test_sizes.py"]
+    (folder / "momadvise_test_sizes.py").write_text("SIZE = 7\n")
+    assert resolve_source(path).fingerprint != source.fingerprint, "an edit of the neighbour is another workload"
+
+
 def test_an_exception_at_import_keeps_the_users_frames_and_not_ours(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError) as caught:
         load(tmp_path, "def broken():\n    raise RuntimeError('no such corpus')\nbroken()\n")

@@ -29,6 +29,9 @@ _SAMPLES = (2, 4, 8, 1)
 
 _DRAWS = 3
 
+_NO_OPTIONS = frozenset({"params", "param_names", "lr", "initial_lr"})
+"""Entries of an optimizer's groups that say nothing of a step's time or memory."""
+
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -122,19 +125,26 @@ def _batch(make_batch: Callable[[int], Any], seed: int) -> dict[str, str]:
 
 
 def _optimizer(model: torch.nn.Module, workload: Workload) -> str:
-    """The optimizer's class and which of its options are in use: a momentum takes memory, its value does not."""
+    """The optimizer's class and which of its options are in use: a momentum takes memory, its value does not.
+
+    Whole numbers and words may decide how long a step takes (iterations, a rank), so these are told with their values.
+    """
     if workload.build_optimizer is None:
         return "AdamW, the default"
     try:
         optimizer = built_optimizer(model, workload.build_optimizer)
     except Exception:  # it may need what a model without memory lacks
         return "made from a real model only"
-    used = sorted(
-        name
-        for name, value in optimizer.defaults.items()
-        if name != "lr" and (value is True or (isinstance(value, int | float | tuple) and bool(value)))
-    )
-    return f"{_name(type(optimizer))}({', '.join(used)})"
+    groups = [optimizer.defaults, *optimizer.param_groups]
+    used = {_option(name, value) for group in groups for name, value in group.items() if name not in _NO_OPTIONS}
+    return f"{_name(type(optimizer))}({', '.join(sorted(used - {''}))})"
+
+
+def _option(name: str, value: object) -> str:
+    """An option that is in use, with its value if that is a whole number or a word; empty for any other."""
+    if not isinstance(value, int | float | tuple | str) or not value:
+        return ""
+    return f"{name}={value}" if isinstance(value, int | str) and value is not True else name
 
 
 def _declared(workload: Workload) -> dict[str, str]:

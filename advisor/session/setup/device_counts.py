@@ -22,7 +22,7 @@ from advisor.session.request import TuneRequest
 from advisor.text.units import format_count
 from advisor.workload.facts import Facts
 from advisor.workload.outline import read_outline
-from advisor.workload.workload import WorkloadKind, WorkloadSource
+from advisor.workload.workload import WorkloadKind
 
 __all__ = [
     "Devices",
@@ -34,7 +34,7 @@ __all__ = [
 
 _NO_GLOBAL_BATCH = (
     "--goal cheapest compares policies that train on the same global batch, but none is stated. "
-    "Add --global-batch N, or BATCH_SIZE = N to the model file."
+    "Add --global-batch N or --batch N, or BATCH_SIZE = N to the model file."
 )
 
 _WAYS = tuple(method.name for method in CATALOGUE if method.distributes)
@@ -235,15 +235,18 @@ def check_preflight(request: TuneRequest, space: SearchSpace, gpu_counts: Sequen
     """
     if request.global_batch is not None and not _may_cut(space):
         gpu_counts = dividing_gpu_counts(request.global_batch, gpu_counts)
-    if request.global_batch is None and request.goal is GoalKind.CHEAPEST and _states_no_batch(request.source):
+    if request.global_batch is None and request.goal is GoalKind.CHEAPEST and _states_no_batch(request):
         raise OptionError(_NO_GLOBAL_BATCH)
     several = [count for count in gpu_counts if count > 1]
     if several and request.asks_for_several and not set(_WAYS) & set(space.methods):
         raise SearchSpaceError(_nothing_distributes(several[0], f": {space.name} lists none of them"))
 
 
-def _states_no_batch(source: WorkloadSource) -> bool:
-    """Whether there surely is no ``BATCH_SIZE``: a star import may bind it, functions may come from anywhere."""
+def _states_no_batch(request: TuneRequest) -> bool:
+    """Whether there surely is no batch: a star import may bind ``BATCH_SIZE``, functions may come from anywhere."""
+    source = request.source
+    if source.stated.batch_size is not None or (request.baseline is not None and request.baseline.states_batch):
+        return False
     if source.kind is not WorkloadKind.FILE:
         return source.kind is WorkloadKind.HUGGING_FACE
     outline = read_outline(Path(source.location))

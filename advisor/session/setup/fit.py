@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from advisor.errors import OptionError
-from advisor.goal import Goal
+from advisor.goal import Fidelity, Goal
 from advisor.hardware.hardware import Hardware
 from advisor.methods.compose import worst_fidelity
 from advisor.search.space.requested_methods import check_requested
@@ -35,7 +35,7 @@ def fit_to_workload(
     """
     layout = facts.batch_layout
     uncut = layout.why_uncut
-    if layout.changes_when_split and not facts.has_batchnorm:
+    if layout.changes_when_split and not facts.has_batchnorm and not goal.fidelity.allows(Fidelity.MODEL):
         uncut = f"{layout.changes_when_split} (--fidelity model allows more)"
     if layout.sizes is not None:
         say(layout.sizes.words)
@@ -94,7 +94,7 @@ def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goa
             within[count] = tuple(one for one in within.get(count, (mesh,)) if one != mesh)
             if not within[count]:
                 beyond.append(count)
-    space = msgspec.structs.replace(space, meshes=within)
+    space = _with_places(msgspec.structs.replace(space, meshes=within))
     if not beyond:
         return goal, space, ""
     counts = tuple(count for count in goal.gpu_counts if count not in beyond)
@@ -116,6 +116,12 @@ def within_fidelity(goal: Goal, space: ResolvedSpace, facts: Facts) -> tuple[Goa
         )
     return (
         msgspec.structs.replace(goal, gpu_counts=counts),
-        msgspec.structs.replace(space, gpu_counts=counts),
+        _with_places(msgspec.structs.replace(space, gpu_counts=counts)),
         f"{some} devices were left out: {cause} ({allow} allows it)",
     )
+
+
+def _with_places(space: ResolvedSpace) -> ResolvedSpace:
+    """The space without the recipes that are for a mesh which it does not have."""
+    kept = tuple(one for one in space.recipes if one.place is None or one.place in space.places)
+    return msgspec.structs.replace(space, recipes=kept)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from advisor.errors import OptionError
-from advisor.goal import Fidelity, Goal
+from advisor.goal import Fidelity, Goal, GoalKind
 from advisor.hardware.hardware import Hardware
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import fidelity_of, judge, worst_fidelity
@@ -37,8 +37,8 @@ def fit_to_own_settings(
     """Let the search begin from the settings of the user, whatever the space holds.
 
     Their methods may be tried at other batches and beside other methods. Unless another is asked for, the ceiling of
-    fidelity is at least theirs, and a step has as many samples as theirs where they accumulate: who does has chosen
-    that number. Methods of theirs that change what is learned stay in every policy that may win.
+    fidelity is at least theirs, and a step has as many samples as theirs where they accumulate (who does has chosen
+    that number) and for ``cheapest``. Methods of theirs that change what is learned stay in every policy that may win.
 
     Returns:
         The space and the goal, unchanged without such settings.
@@ -71,7 +71,8 @@ def fit_to_own_settings(
         lower = f"--fidelity {goal.fidelity.value} lowers it"
         say(f"as the baseline's fidelity is {own.value}, so is the ceiling ({lower})")
         goal = msgspec.structs.replace(goal, fidelity=own)
-    if request.global_batch is None and policy.accumulation_steps > 1 and request.baseline.states_batch:
+    trains_alike = policy.accumulation_steps > 1 or goal.kind is GoalKind.CHEAPEST
+    if request.global_batch is None and trains_alike and request.baseline.states_batch:
         say(f"every step has {policy.global_batch} samples, as the baseline's (--global-batch says another number)")
         goal = msgspec.structs.replace(goal, global_batch=policy.global_batch)
     kept = tuple(one.name for one in policy.methods if fidelity_of(one) is Fidelity.MODEL)

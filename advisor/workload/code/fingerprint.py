@@ -1,6 +1,6 @@
 """Digests of content and of source code, and the files that a workload consists of.
 
-Those are its file and, recursively, every module that it imports from its own folder (or, in a package, from the
+Those are its file and, recursively, every module that it imports from its own folder (or, in a package, also from the
 package). Other inputs (data files, modules not found by an ``import`` statement) are seen when the workload runs:
 :mod:`advisor.workload.identity`.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.workload.outline import parse_file
@@ -82,18 +83,26 @@ def local_modules(path: Path, root: Path) -> set[Path]:
 
 
 def imported_files(tree: ast.AST, path: Path, root: Path) -> Iterator[Path]:
-    """The files below ``root`` that a part of the file ``path`` imports."""
+    """The files that a part of the file ``path`` imports, from below ``root`` or else from beside itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files_of(root, alias.name.split("."))
+                yield from _found(root, path.parent, [alias.name.split(".")])
         elif isinstance(node, ast.ImportFrom):
-            # Level 1 is the file's own folder, level 2 the one above, and so on.
-            base = root if node.level == 0 else path.parents[min(node.level, len(path.parents)) - 1]
             parts = node.module.split(".") if node.module else []
-            yield from _files_of(base, parts)
-            for alias in node.names:  # `from package import module`
-                yield from _files_of(base, [*parts, alias.name])
+            imported = [parts, *([*parts, alias.name] for alias in node.names)]  # `from package import module`
+            if node.level == 0:
+                yield from _found(root, path.parent, imported)
+                continue
+            # Level 1 is the file's own folder, level 2 the one above, and so on.
+            base = path.parents[min(node.level, len(path.parents)) - 1]
+            yield from itertools.chain.from_iterable(_files_of(base, one) for one in imported)
+
+
+def _found(root: Path, beside: Path, imported: Sequence[list[str]]) -> list[Path]:
+    """The files of absolute imports: what is not below the root may be beside the file, as a script's imports are."""
+    files = (list(itertools.chain.from_iterable(_files_of(base, one) for one in imported)) for base in (root, beside))
+    return next((some for some in files if some), [])
 
 
 def _files_of(base: Path, parts: list[str]) -> Iterator[Path]:
