@@ -26,7 +26,7 @@ from advisor.training.other_uses import OtherUses
 from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.random_state import DRAWN_BETWEEN, drawn_so_far
 from advisor.training.saved.graph import graph_nodes
-from advisor.training.structure import unwrapped
+from advisor.training.structure import TransparentWrapper, unwrapped
 
 if TYPE_CHECKING:
     from advisor.training.training import Training
@@ -186,7 +186,7 @@ class Chain:
             raise self._refused("the model calls no block where it holds them: it keeps them in a list of its own")
 
 
-class ChainLink(ActivationWrapper):
+class ChainLink(TransparentWrapper):
     """Takes the place of a block, or of its outermost wrapper, with its names and attributes, and calls the chain."""
 
     def __init__(self, block: nn.Module, chain: Chain, number: int) -> None:
@@ -194,6 +194,7 @@ class ChainLink(ActivationWrapper):
         self.training = block.training
         self._chain = chain
         self.number = number
+        self.be_transparent()
 
     @property
     def block(self) -> nn.Module:

@@ -22,14 +22,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
+    CheckpointWrapper,
     apply_activation_checkpointing,
-    checkpoint_wrapper,
 )
 from torch.utils.checkpoint import noop_context_fn
 
 from advisor.training.contents import alike, contents, copied, kept_in, refill
 from advisor.training.random_state import Context, ContextPair, RandomSource, Repeated, further_generators, replaying
 from advisor.training.replaced_attribute import replace_attribute
+from advisor.training.structure import TransparentWrapper
 from advisor.training.unsaved import Unsaved
 
 if TYPE_CHECKING:
@@ -77,11 +78,15 @@ def wrap_modules(
     assert id(model) not in wanted, "the whole model cannot be wrapped in itself"
     apply_activation_checkpointing(
         model,
-        checkpoint_wrapper_fn=lambda module: checkpoint_wrapper(
-            module, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **options(module)
-        ),
+        checkpoint_wrapper_fn=lambda module: _Checkpointed(module, **options(module)),
         check_fn=lambda module: id(module) in wanted,
     )
+
+
+class _Checkpointed(TransparentWrapper, CheckpointWrapper):
+    def __init__(self, module: torch.nn.Module, **options: Any) -> None:
+        super().__init__(module, checkpoint_impl=CheckpointImpl.NO_REENTRANT, **options)
+        self.be_transparent()
 
 
 def region_contexts(

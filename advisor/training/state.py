@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from advisor.training.optimizer.fused_step import lay_out
 from advisor.training.optimizer.loadable_state import require_loadable
 from advisor.training.processes.cut import Cut, require_parts_for
 from advisor.training.processes.distribution import Distribution
@@ -72,7 +73,7 @@ class TrainingState:
             self._load_model(state)
         if optimizer_state is not None:
             self.distribution.load_optimizer_state(self.optimizer, optimizer_state)
-            _lay_out(self.optimizer)
+            lay_out(self.optimizer)
 
     def _load_model(self, state: Mapping[str, Any]) -> None:
         model_state: Mapping[str, Any] = state["model"]
@@ -90,17 +91,3 @@ class TrainingState:
         require_parts_for(state, size=1)
         require_loadable(self.optimizer, state)
         return state
-
-
-def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Give loaded state the memory layout of its parameters; optimizers outside torch.optim choose their own.
-
-    torch keeps the layout of the training that the state comes from. With another one, fused optimizers silently update
-    each element with the state of another on a CPU, and fail on a GPU.
-    """
-    if not type(optimizer).__module__.startswith("torch.optim"):
-        return
-    for parameter, entries in optimizer.state.items():
-        for name, value in entries.items():
-            if type(value) is torch.Tensor and value.shape == parameter.shape and value.stride() != parameter.stride():
-                entries[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)

@@ -7,14 +7,17 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 from torch.nn.parameter import is_lazy
 
 from advisor.errors import WorkloadError
 
 __all__ = [
+    "TransparentWrapper",
     "buffer_bytes",
     "find_attention",
     "find_blocks",
@@ -237,6 +240,38 @@ def buffer_bytes(model: nn.Module) -> int:
 def is_transposed(module: nn.Module) -> bool:
     """Whether it is transformers' ``Conv1D``, a linear layer with weight (inputs, outputs), without importing it."""
     return f"{type(module).__module__}.{type(module).__qualname__}" == "transformers.pytorch_utils.Conv1D"
+
+
+class TransparentWrapper(ActivationWrapper):
+    """A wrapper through which attributes of its module are set and deleted as they are read.
+
+    torch's own takes what is set for itself: a schedule that sets a block's temperature would change nothing, and read
+    its value back all the same. Call :meth:`be_transparent` when all of its own attributes are set.
+    """
+
+    def be_transparent(self) -> None:
+        """From now on, hand on what is not its own."""
+        self.__dict__["_is_transparent"] = True
+
+    def _is_own(self, name: str) -> bool:
+        """Whether an attribute is of the wrapper: what it has, and what torch keeps for any module or class."""
+        if "_is_transparent" not in self.__dict__:
+            return True
+        return name in self.__dict__ or name in self._modules or hasattr(type(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of the module, unless it is the wrapper's own."""
+        if self._is_own(name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._modules["_checkpoint_wrapped_module"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Delete it likewise."""
+        if self._is_own(name):
+            super().__delattr__(name)
+        else:
+            delattr(self._modules["_checkpoint_wrapped_module"], name)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

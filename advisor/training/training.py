@@ -21,6 +21,7 @@ from advisor.training.contexts import entered, evaluation_mode
 from advisor.training.hooks import Hooks
 from advisor.training.loss import default_loss, is_causal_loss, require_trainable
 from advisor.training.moving import on_device
+from advisor.training.optimizer.fused_step import hooks_of_the_user
 from advisor.training.optimizer.replaced_optimizers import ReplacedOptimizers
 from advisor.training.optimizer.workload_optimizer import built_optimizer, step_without_closure, stepped_parameters
 from advisor.training.processes.cut import clip_across_cuts, share_overflow
@@ -263,17 +264,16 @@ class Training(Hooks):
         if not self.steps_in_backward:
             if self.max_grad_norm is not None:
                 self.clip_grad_norm(self.max_grad_norm)
-            optimizer = self.optimizer
             if self.gradient_scaler is not None:
-                if self.cuts:
+                if self.cuts or hooks_of_the_user(self.optimizer):  # A fused step unscales after hooks, which may clip.
                     self._unscale()
-                    share_overflow(self.gradient_scaler, optimizer, self.cuts)
-                self.gradient_scaler.step(optimizer)
+                    share_overflow(self.gradient_scaler, self.optimizer, self.cuts)
+                self.gradient_scaler.step(self.optimizer)
                 self.gradient_scaler.update()
                 self._unscaled = False
             else:
-                step_without_closure(optimizer)
-            optimizer.zero_grad(set_to_none=True)
+                step_without_closure(self.optimizer)
+            self.optimizer.zero_grad(set_to_none=True)
         self.distribution.after_step()
         self.micro_batch_weights.end()
         for callback in list(self.after_step):  # One may remove itself.

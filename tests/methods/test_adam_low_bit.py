@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from advisor.errors import MethodRefusedError
+from advisor.errors import MethodRefusedError, PolicyError
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import apply_settings, judge
 from advisor.methods.optimizers._adam_low_bit import (
@@ -142,6 +142,17 @@ def test_training_goes_on_from_a_state(state: str, way: str) -> None:
     second.load_state_dict(kept)
     second.step(gradient(1))
     assert torch.equal(first.model.weight, second.model.weight)
+
+
+def test_states_in_few_bits_and_others_are_not_taken_for_each_other() -> None:
+    """The trap: both loaded; one kept its float32 moments, the other failed in its next step."""
+    plain, low = matrix_training(torch.optim.AdamW, []), matrix_training(torch.optim.AdamW, [low_bit("8bit")])
+    for training in (plain, low):
+        training.step(gradient(0))
+    with pytest.raises(PolicyError, match=r"in the format of the parameters, and this training's .* in few bits"):
+        low.load_state_dict(plain.state_dict())
+    with pytest.raises(PolicyError, match=r"in few bits, and this training's .* in the format of the parameters"):
+        plain.load_state_dict(low.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -109,6 +111,7 @@ def test_under_a_scaled_loss_gradients_are_clipped_in_true_units() -> None:
     [
         (lambda p: torch.optim.RMSprop(p), "Adagrad, Adam, AdamW, SGD have a fused step"),
         (lambda p: torch.optim.SGD(p, lr=0.1, differentiable=True), "differentiable"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), "dampens the first gradient"),
     ],
 )
 def test_an_optimizer_without_a_fused_step_is_refused(build: Any, reason: str) -> None:
@@ -148,3 +151,129 @@ def test_hooks_around_a_step_are_run_around_the_steps_of_the_replacement() -> No
     apply_settings(training, [FUSED])
     training.step(images(2))
     assert seen == ["before", "after"]
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.125, momentum=0.5, weight_decay=0.25)
+
+
+def test_momentum_begins_at_nothing_although_the_first_gradients_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap: torch begins it in memory that holds anything, and writes it only where no gradient overflowed."""
+    anything = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *given, **more: anything(*given, **more).fill_(7.0))
+    moved = []
+    for settings in ([], [FUSED]):
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(model.weight)
+        training = Training(
+            model, compute_loss=lambda model, batch: (model.weight * batch).sum(), build_optimizer=momentum
+        )
+        apply_settings(training, settings)
+        training.gradient_scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for batch in (float("inf"), 1.0, 2.0):
+            training.step(torch.tensor(batch))
+        moved.append(training.model.weight.item())
+    assert moved[1] == pytest.approx(moved[0])
+
+
+@pytest.mark.parametrize("more", [[], [use("pure_bf16", rounding="nearest")]], ids=["alone", "with pure_bf16"])
+def test_a_parameter_may_get_its_first_gradient_after_others(more: list[Any]) -> None:
+    """The trap: the head of another task, or an expert that was not chosen, ended training in a TypeError."""
+    weights = []
+    for settings in (more, [*more, FUSED]):
+        torch.manual_seed(0)
+        model = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in ("first", "second")})
+
+        def loss(model: Any, batch: tuple[Sequence[str], torch.Tensor]) -> torch.Tensor:
+            return sum((model[name](batch[1]).square().mean() for name in batch[0]), torch.zeros(()))
+
+        training = Training(model, compute_loss=loss, build_optimizer=momentum)
+        apply_settings(training, settings)
+        inputs = torch.ones(2, 4, dtype=next(model.parameters()).dtype)
+        for names in (["first"], ["first", "second"], ["second"]):
+            training.backward(training.forward((names, inputs)))
+            training.optimizer_step()
+        weights.append(training.state_dict()["model"])
+    for name, weight in weights[0].items():
+        assert torch.allclose(weights[1][name], weight, rtol=1e-2 if more else 1e-5), name
+
+
+def test_a_hook_before_the_step_sees_true_gradients_under_a_scaled_loss() -> None:
+    """The trap: a hook that clips took the loss scale for a norm, and next to nothing was left of the gradient."""
+    training = one_weight()
+    seen = []
+    training.optimizer.register_step_pre_hook(lambda *_: seen.append(training.model.weight.grad.item()))  # type: ignore[union-attr]
+    training.step(torch.tensor(0.25))
+    assert (seen, training.model.weight.item()) == ([0.25], 0.75)
+
+
+def test_half_weights_refuse_such_a_hook() -> None:
+    def build(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.AdamW(parameters)
+        optimizer.register_step_pre_hook(lambda *_: None)
+        return optimizer
+
+    with pytest.raises(MethodRefusedError, match="still scaled; clip with max_grad_norm"):
+        apply_settings(training_of("convnet", build_optimizer=build), [use("half_weights", rounding="nearest")])
+
+
+def test_a_parameter_with_gaps_in_memory_is_refused() -> None:
+    """The trap: the usual change to one input channel, without a copy; the kernel takes what lies next in memory."""
+
+    def build(weight: torch.Tensor) -> Training:
+        model = nn.Conv2d(3, 4, 3)
+        model.weight = nn.Parameter(weight)
+        return Training(model, compute_loss=lambda model, batch: model(batch).square().mean())
+
+    whole = torch.randn(4, 3, 3, 3)
+    with pytest.raises(MethodRefusedError, match=r"1 of 2 do not.*weight.clone"):
+        apply_settings(build(whole[:, :1]), [FUSED])
+    for fine in (whole[:, :1].clone(), whole.transpose(0, 1), whole.to(memory_format=torch.channels_last)):
+        apply_settings(build(fine), [FUSED])
+
+
+MANY_WAYS = {
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+}
+anyhow = pytest.mark.parametrize("build", MANY_WAYS.values(), ids=MANY_WAYS)
+IN_CHANNELS = [use("channels_last"), FUSED]
+
+
+def after(training: Training, steps: range) -> dict[str, torch.Tensor]:
+    for step in steps:
+        torch.manual_seed(step)
+        training.step(images(4, seed=step))
+    return dict(training.state_dict()["model"])
+
+
+@anyhow
+def test_a_plain_training_goes_on_from_its_state(build: Any) -> None:
+    """The trap: saved as fused, and in another layout, it made the plain optimizer update elements with others'."""
+    fused, plain = (training_of("convnet", build_optimizer=build, dropout=0.0) for _ in range(2))
+    apply_settings(fused, IN_CHANNELS)
+    after(fused, range(2))
+    state = copy.deepcopy(fused.state_dict())
+    plain.model.load_state_dict(state["model"])
+    optimizer = build(list(plain.model.parameters()))
+    optimizer.load_state_dict(state["optimizer"])
+    assert [group["fused"] for group in optimizer.param_groups] == [None]
+    plain.optimizer = optimizer
+    assert relative_error(after(plain, range(2, 4)), after(fused, range(2, 4))) < 1e-4
+
+
+@anyhow
+@pytest.mark.parametrize("directly", [False, True], ids=["by the training", "by its optimizer"])
+def test_it_goes_on_from_the_state_of_a_plain_training_and_stays_fused(build: Any, directly: bool) -> None:
+    """The trap: torch takes the saved choice, so that the measured speed was gone without a word."""
+    fused, plain, whole = (training_of("convnet", build_optimizer=build, dropout=0.0) for _ in range(3))
+    after(plain, range(2))
+    state = plain.state_dict()
+    apply_settings(fused, IN_CHANNELS)
+    if directly:
+        fused.model.load_state_dict(state["model"])
+        fused.optimizer.load_state_dict(state["optimizer"])
+    else:
+        fused.load_state_dict(state)
+    assert all(group["fused"] and not group["foreach"] for group in fused.optimizer.param_groups)
+    assert relative_error(after(fused, range(2, 4)), after(whole, range(4))) < 1e-4

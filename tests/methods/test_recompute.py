@@ -245,6 +245,46 @@ def test_plain_attributes_advance_once_and_are_recomputed_from(method: MethodSet
     assert equal(changed, plain)
 
 
+class Scaled(nn.Module):
+    """A block with an attribute that a schedule of the user's sets, and one that is set to nothing at first."""
+
+    temperature = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.size: int | None = None
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + self.linear(inputs) / (self.temperature * (self.size or 1))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [EVERY_BLOCK, ELEMENTWISE, use("checkpoint", every=2), use("optimal_checkpoint", budget=0.4)],
+    ids=lambda method: method.label,
+)
+def test_what_is_set_on_a_block_afterwards_reaches_the_block(method: MethodSetting) -> None:
+    """Trap: torch's wrapper kept it for itself and read it back, so that a schedule changed nothing, in silence."""
+    gradients = []
+    for settings in ([], [method]):
+        torch.manual_seed(0)
+        model = nn.Sequential(*[Scaled() for _ in range(4)])
+        training = Training(model, compute_loss=lambda model, batch: model(batch).square().mean(), blocks=(Scaled,))
+        apply_settings(training, settings)
+        for number, block in enumerate(training.model):
+            block.temperature = 2.0 + number
+            block.size = 3
+            block.note = "the user's own"
+        training.backward(training.forward(torch.ones(2, 8)))
+        gradients.append([parameter.grad for parameter in training.model.parameters()])
+        for block in training.model:
+            assert block.note == "the user's own"
+            del block.note
+            assert not hasattr(block, "note")
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
 class Caching(nn.Module):
     """A block that makes a table when it is first needed, as rotary positions and masks are made."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from advisor.errors import MethodRefusedError
 from advisor.methods.base import Conflict, Parameter
 from advisor.methods.formats.short_training import SLICED, ShortTraining
 from advisor.methods.setting import ParameterValue
@@ -73,6 +74,7 @@ class HalfWeights(ShortTraining):
         from advisor.methods.formats._rounding import Rounding
         from advisor.methods.formats._short_state import HalfState
         from advisor.methods.formats._short_weights import clip_grad_norm_
+        from advisor.training.optimizer.fused_step import hooks_of_the_user
 
         weights, state = Rounding(stochastic=parameters["rounding"] == "stochastic"), Rounding(stochastic=True)
         self.shorten(training, torch.float16, "that the loss is scaled")
@@ -81,8 +83,15 @@ class HalfWeights(ShortTraining):
         training.gradient_scaler = scaler
         training.clip_gradients = lambda gradients, norm: clip_grad_norm_(gradients, norm, scaler.inverse())
         training.gradient_factor = scaler.inverse
-        training.change_optimizer.append(
-            lambda optimizer: update_in_float32(
+
+        def update(optimizer: torch.optim.Optimizer) -> None:
+            if hooks_of_the_user(optimizer):
+                raise MethodRefusedError(
+                    "the optimizer has a hook that runs before its step, which would see gradients that are still "
+                    "scaled; clip with max_grad_norm"
+                )
+            update_in_float32(
                 optimizer, HalfState(), rounding=weights, state_rounding=state, gradient_factor=scaler.inverse
             )
-        )
+
+        training.change_optimizer.append(update)

@@ -54,6 +54,8 @@ class FusedOptimizer(Method):
         """Build the optimizer again, after one fused step aside, to see that there is a kernel for it."""
         import torch
 
+        from advisor.training.optimizer.fused_step import has_gaps, keep_as_plain
+
         plain = training.optimizer
         for group in plain.param_groups:
             require(_judge(class_name_of(plain), group))
@@ -68,12 +70,19 @@ class FusedOptimizer(Method):
         taken = inspect.signature(type(plain)).parameters
         options = {name: value for name, value in plain.defaults.items() if name in taken}
         options |= {"fused": True, "foreach": False}
-        every = (parameter for group in plain.param_groups for parameter in group["params"])
+        every = [parameter for group in plain.param_groups for parameter in group["params"]]
+        if gaps := sum(map(has_gaps, every)):
+            raise MethodRefusedError(
+                "the fused step takes the elements of a parameter to lie side by side in memory, but those of "
+                f"{gaps} of {len(every)} do not, as after indexing; make a copy of them (nn.Parameter(weight.clone()))"
+            )
         smallest = {parameter.dtype: parameter for parameter in sorted(every, key=torch.Tensor.numel, reverse=True)}
         for parameter in smallest.values():  # One of each format: there is no kernel for complex numbers, say.
             _try(type(plain), options, parameter)
         groups = [group | {"fused": True, "foreach": False} for group in plain.param_groups]
-        training.optimizer = type(plain)(groups, **options)
+        fused = type(plain)(groups, **options)
+        keep_as_plain(fused, plain)
+        training.optimizer = fused
 
 
 def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
@@ -82,6 +91,8 @@ def _judge(optimizer: str, options: Mapping[str, Any]) -> Verdict:
         return Verdict.no(f"of torch.optim, {names} have a fused step, but the optimizer is {optimizer}")
     if options.get("differentiable"):
         return Verdict.no("the fused step has no differentiable, but the optimizer has differentiable=True")
+    if options.get("momentum") and options.get("dampening"):
+        return Verdict.no("the fused step dampens the first gradient too, unlike torch's own, and dampening is not 0")
     return Verdict.yes()
 
 

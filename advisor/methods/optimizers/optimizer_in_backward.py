@@ -57,11 +57,13 @@ class OptimizerInBackward(Method):
 
     def apply(self, training: Training, **parameters: ParameterValue) -> None:
         """Hook every parameter of the optimizer."""
+        from advisor.training.optimizer.fused_step import hooks_of_the_user
+
         optimizer = training.optimizer
         require(_judge(class_name_of(optimizer), traits_of(optimizer), training.max_grad_norm))
         if training.gradient_scaler is not None:
             raise MethodRefusedError(self.conflicts[0].reason)
-        if optimizer._optimizer_step_pre_hooks:
+        if hooks_of_the_user(optimizer):
             raise MethodRefusedError(
                 "the optimizer has a hook that runs before its step, which may need all gradients at once (to clip "
                 "them, say), but the optimizer runs in the backward pass and each gradient is gone once used"

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 
 from advisor.methods.pipeline._passage import Passage
-from advisor.training.structure import unwrapped
+from advisor.training.structure import TransparentWrapper, unwrapped
 
 __all__ = ["OtherBlock", "StageLink", "drop_other_blocks", "linked", "parameters_of_blocks", "put_links"]
 
@@ -71,7 +71,7 @@ class _Outline:
         raise AttributeError(f"{name} is not here: {vars(self).get('_where')}")
 
 
-class StageLink(ActivationWrapper):
+class StageLink(TransparentWrapper):
     """Takes the place of an own block and of all wrappers around it, with the names and attributes of the block.
 
     It must be outermost: a wrapper that recomputes would otherwise find no incoming hidden states when it does.
@@ -87,6 +87,7 @@ class StageLink(ActivationWrapper):
         self.training = block.training
         self.number = number
         self._passage = passage
+        self.be_transparent()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the passage says."""

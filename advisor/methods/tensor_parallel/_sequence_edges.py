@@ -19,12 +19,12 @@ from advisor.methods.tensor_parallel._own_masks import OwnDraws
 from advisor.methods.tensor_parallel._region_calls import Tokens
 from advisor.methods.tensor_parallel._region_functions import Collect, Split
 from advisor.training.block_call import BlockCall
-from advisor.training.structure import unwrapped
+from advisor.training.structure import TransparentWrapper, unwrapped
 
 __all__ = ["SequenceEdge", "put_edges"]
 
 
-class SequenceEdge(ActivationWrapper):
+class SequenceEdge(TransparentWrapper):
     """A block at which a split sequence begins, ends, or both; names and attributes are those of the block.
 
     Args:
@@ -46,6 +46,7 @@ class SequenceEdge(ActivationWrapper):
         self._tokens = tokens
         self._begins = begins
         self._ends = ends
+        self.be_transparent()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the block on the own tokens."""

@@ -14,6 +14,9 @@ __all__ = ["require_loadable"]
 _OF_SCHEDULERS = frozenset({"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"})
 """What schedulers add to the options of a group, whatever the optimizer."""
 
+_LARGE = 4096
+"""torchao's optimizers quantize every tensor of a multiple of so many elements."""
+
 
 def require_loadable(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Require that a state is of an optimizer of the same kind, over the same parameters.
@@ -30,6 +33,10 @@ def require_loadable(optimizer: torch.optim.Optimizer, state: Mapping[str, Any])
         what = f"parameter groups of {given_sizes} tensors, and this training's has groups of {sizes}"
     elif missing := _foreign(own, given):
         what = f"the options {missing[1]}, and this training's ({type(optimizer).__name__}) has {missing[0]}"
+    elif (packed := _is_packed(state)) is not None and packed is not _packs(optimizer):
+        formats = ("in few bits", "in the format of the parameters")
+        saved, own_format = formats if packed else reversed(formats)
+        what = f"entries {saved}, and this training's ({type(optimizer).__name__}) keeps them {own_format}"
     else:
         return
     raise PolicyError(
@@ -37,6 +44,20 @@ def require_loadable(optimizer: torch.optim.Optimizer, state: Mapping[str, Any])
         f"parameters with the same kind of optimizer, but the saved one has {what}. Apply the policy that the "
         "checkpoint was saved under, or load its model alone, which is a plain one, and begin with a new optimizer."
     )
+
+
+def _packs(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it keeps its large entries as tensors of torchao's."""
+    return type(optimizer).__module__.startswith("torchao")
+
+
+def _is_packed(state: Mapping[str, Any]) -> bool | None:
+    """Whether a state's entries are such; ``None`` if that cannot be told: small ones are kept as they are."""
+    values = [value for entries in state["state"].values() for value in entries.values()]
+    large = [one for one in values if isinstance(one, torch.Tensor) and one.numel() and not one.numel() % _LARGE]
+    if any(type(value).__module__.startswith("torchao") for value in large):
+        return True
+    return False if large and all(type(value) is torch.Tensor for value in large) else None
 
 
 def _sizes(groups: list[dict[str, Any]]) -> list[int]:

@@ -1,0 +1,77 @@
+"""What an optimizer with torch's fused step needs to behave as the one of the user does without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["has_gaps", "hooks_of_the_user", "keep_as_plain", "lay_out"]
+
+_CHOICES = ("fused", "foreach")
+"""Options of a group that choose how its step is computed, not what it does."""
+
+
+def keep_as_plain(optimizer: torch.optim.Optimizer, plain: torch.optim.Optimizer) -> None:
+    """Let a fused optimizer start momentum, save and load its state as ``plain``, from which it was made.
+
+    - The fused step of SGD begins momentum with memory that holds anything, and writes it only if no gradient
+      overflowed; and it knows no parameter whose first gradient comes later than those of others.
+    - torch saves the choice of the step with the state: a plain optimizer that loads it would become fused, and one
+      that loads a plain state would be fused no longer.
+    """
+    chosen = [{name: group.get(name) for name in _CHOICES} for group in plain.param_groups]
+
+    def as_saved(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        groups = [group | own for group, own in zip(state["param_groups"], chosen, strict=False)]
+        groups += state["param_groups"][len(groups) :]
+        return state | {"param_groups": groups, "state": {of: _usual(one) for of, one in state["state"].items()}}
+
+    def before_loading(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        fused = [group | {"fused": True, "foreach": False} for group in state["param_groups"]]
+        return state | {"param_groups": fused}
+
+    optimizer.register_state_dict_post_hook(as_saved)
+    optimizer.register_load_state_dict_pre_hook(before_loading)
+    optimizer.register_load_state_dict_post_hook(lay_out)
+    if isinstance(optimizer, torch.optim.SGD):
+        optimizer.register_step_pre_hook(_begin_momentum)
+
+
+def hooks_of_the_user(optimizer: torch.optim.Optimizer) -> list[Callable[..., Any]]:
+    """The hooks that run before its step, but for our own."""
+    return [hook for hook in optimizer._optimizer_step_pre_hooks.values() if hook is not _begin_momentum]
+
+
+def lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Give loaded state the memory layout of its parameters; optimizers outside torch.optim choose their own.
+
+    torch keeps the layout of the training that the state comes from. With another one, fused optimizers silently update
+    each element with the state of another on a CPU, and fail on a GPU.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        return
+    for parameter, entries in optimizer.state.items():
+        for name, value in entries.items():
+            if type(value) is torch.Tensor and value.shape == parameter.shape and value.stride() != parameter.stride():
+                entries[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+
+
+def has_gaps(parameter: torch.Tensor) -> bool:
+    """Whether a parameter's elements do not lie side by side: fused steps on a CPU take the next ones in memory."""
+    reach = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    return parameter.numel() > 0 and reach + 1 != parameter.numel()
+
+
+def _begin_momentum(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Begin with zeros, which makes the first step what it is without momentum (there is no dampening)."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
+
+
+def _usual(entries: dict[str, Any]) -> dict[str, Any]:
+    """State in the layout that a parameter has unless a method gave it another."""
+    return {name: value.contiguous() if type(value) is torch.Tensor else value for name, value in entries.items()}
