@@ -152,7 +152,7 @@ class SearchLoop:
                 passed_over |= self._stop_proposing(proposal.combination.settings)
                 continue
             try:
-                if self._comparing and sets_up and not self._budget.may_set_up:
+                if self._comparing and sets_up and (self._compared_enough or not self._budget.may_set_up):
                     self._time_leaders(self._comparing)  # the set-up may take the time that was kept for them
                 begin, self._number = self._budget.elapsed_seconds, self._ledger.next_number
                 self._budget.limits.confirms_briefly |= is_last

@@ -131,6 +131,14 @@ class TrialLimits:
         return _SHARE_OF_BRIEF_CONFIRMATION * self.measure_seconds
 
     @property
+    def ladder_seconds(self) -> float:
+        """Seconds from now by which a leader's ladder should end: what may win is compared and confirmed after it."""
+        known = self._durations.comparison_seconds
+        comparing = self.comparison_step_seconds if known is None else known
+        after = comparing + self._durations.build_seconds + self._durations.timing_seconds
+        return max(0.0, self._remaining() - min(after, self._limit_seconds / 2))
+
+    @property
     def sizing_seconds(self) -> float:
         """Soft limit for the stepping of one sizing trial."""
         return self.measure_seconds / 2

@@ -144,8 +144,7 @@ class LookTrial(Trial[LookResult], frozen=True, kw_only=True, tag="look"):
     """Build the model, and say what it and its batches are.
 
     Attributes:
-        on_meta: Build it without memory. The process must not build it for real afterwards: the user's code may have
-            kept tensors without values.
+        on_meta: Build it without memory. The user's code may keep what has no values: the process builds no other.
     """
 
     on_meta: bool = False
@@ -204,8 +203,7 @@ class SizeTrial(ComparedTrial[SizeResult], frozen=True, kw_only=True, tag="size"
         fidelity_steps: Steps at the first batch, whose losses are compared between combinations.
         limit_of_timed_bytes: Memory limit of timed trials: batches predicted to need more are not tried.
         compare_at: Micro-batch at which to alternate, if above that of the last point.
-        sample_seconds_beside: Expected seconds per sample of ``beside`` there. What needs far more for every further
-            sample than that is compared at a smaller batch, and its profiling runs end.
+        sample_seconds_beside: Expected seconds per sample of ``beside`` there; what needs far more is compared sooner.
     """
 
     fidelity_steps: int = 3
@@ -243,11 +241,13 @@ class TimeTrial(TimedTrial[TimeResult], frozen=True, kw_only=True, tag="time"):
     Attributes:
         ladder: The same methods at growing micro-batches, for as long as throughput grows.
         expected_gains: Expected throughput of each of them relative to the one before; empty if nothing is known.
+        ladder_seconds: Seconds after the trial's beginning by which the ladder should end; ``None`` if that is open.
     """
 
     smaller: Policy | None = None
     ladder: tuple[Policy, ...] = ()
     expected_gains: Incidental[tuple[float, ...]] = ()
+    ladder_seconds: Incidental[float | None] = None
 
 
 class ConfirmTrial(TimedTrial[ConfirmResult], frozen=True, kw_only=True, tag="confirm"):

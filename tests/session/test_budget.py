@@ -172,6 +172,16 @@ def test_however_long_a_leader_takes_half_of_the_time_is_for_comparisons() -> No
     assert not budget.may_compare_another()
 
 
+def test_a_ladder_ends_where_a_comparison_and_a_confirmation_still_fit() -> None:
+    budget, clock = timed()
+    budget.durations.comparison_seconds = 5.0
+    budget.durations.build_seconds, budget.durations.timing_seconds = 4.0, 11.0
+    left = budget.remaining_seconds
+    assert budget.limits.ladder_seconds == left - 20.0
+    clock.now += left - 10.0
+    assert budget.limits.ladder_seconds == 0.0
+
+
 def test_a_leader_is_timed_when_its_confirmation_fits_after_it() -> None:
     budget, clock = timed()
     clock.now += 73.9

@@ -106,6 +106,7 @@ class FakeTrials:
         ladder: tuple[Policy, ...] = (),
         measure_seconds: float | None = None,
         expected_gains: tuple[float, ...] = (),
+        ladder_seconds: float | None = None,
     ) -> TimeResult:
         self.expected_gains = expected_gains
         self.timed.append((policy, tuple(one.micro_batch for one in ladder)))

@@ -22,7 +22,7 @@ from advisor.session.loop import SearchLoop
 from advisor.session.trials.candidates import Evaluation
 from advisor.session.trials.compare import ComparingEvaluator
 from advisor.trial.outcome import Outcome
-from tests.decide.examples import LIMIT, baseline, goal, in_short_steps, lost, measured
+from tests.decide.examples import LIMIT, baseline, goal, in_short_steps, measured
 from tests.decide.test_guard import found
 from tests.decide.test_leader import compared
 from tests.session.contexts import study
@@ -329,28 +329,6 @@ class ComparingFake(ComparingEvaluator):
         if self.timed_as is not None:
             return Evaluation(candidate=self.timed_as)
         return Evaluation(candidate=measured(100, *leader.policy.methods, micro_batch=32, role=leader.role))
-
-
-@pytest.mark.parametrize(
-    ("timed_as", "told"),
-    [
-        (measured(300, BF16, fidelity=Fidelity.PRECISION), ("fidelity", False)),
-        (lost(Outcome.CRASHED, BF16), ("outcome", False)),
-        (lost(Outcome.OUT_OF_MEMORY, BF16), ("memory", False)),
-        (lost(Outcome.TIMEOUT, BF16), ("outcome", True)),
-    ],
-    ids=["trains wrongly", "crashes", "does not fit", "takes too long"],
-)
-def test_the_search_hears_of_a_leader_that_does_not_keep_what_short_steps_promised(
-    timed_as: Candidate, told: tuple[str, bool]
-) -> None:
-    search = Search([compared(300, BF16, micro_batch=8)], FakeGuard(broken="precision"), earlier=[baseline(100)])
-    search.loop._evaluator = search.loop._comparing = fake = ComparingFake(search.proposer)
-    fake.timed_as = timed_as
-    search.loop.run()
-    assert len(fake.timed) == 1
-    assert search.proposer.ruled_out == [(Combination((BF16,)).label, *told)]
-    assert search.proposer.learned == [], "none of its figures may win"
 
 
 def test_no_leader_is_timed_twice_although_it_was_timed_at_another_batch_than_it_was_compared_at() -> None:

@@ -82,7 +82,33 @@ def test_a_ladder_ends_where_its_next_batch_may_take_twice_the_stepping_of_a_tri
     ladder = tuple(Policy(micro_batch=4 * 2**power) for power in range(1, 7))
     asked = spec(measure_seconds=10.0, time_limit_seconds=200.0, ladder=ladder)
     first = Rung(measurement=measurement(100.0), speedup=None)
-    found = timed.climb(cast("Any", _Batches(asked)), cast("Any", None), cast("Any", None), first)
+    nothing: Any = None
+    found = timed.climb(cast("Any", _Batches(asked)), nothing, nothing, first, taken=seconds, began=clock.now)
+    assert len(found) == rungs
+
+
+@pytest.mark.parametrize(("end", "rungs"), [(None, 3), (100.0, 3), (45.0, 2), (20.0, 1), (16.0, 0), (0.0, 0)])
+def test_a_ladder_leaves_the_time_that_its_end_is_kept_for(
+    monkeypatch: pytest.MonkeyPatch, end: float | None, rungs: int
+) -> None:
+    """The trap: the second batch of a late leader took the time to compare its losses, so that it could not win.
+
+    The first batch took 5 s, after 2 s of building; each further one takes twice as long as the one before.
+    """
+    clock = Clock()
+
+    def measured_as_well(bench: Any, meter: Any, training: Any, policy: Policy, *_: Any, **__: Any) -> Rung:
+        clock.now += 5.0 * policy.micro_batch / 4
+        gain = Speedup(value=1.5, low=1.4, high=1.6, rounds=2)
+        return Rung(measurement=measurement(100.0, micro_batch=policy.micro_batch), speedup=None, gain=gain)
+
+    monkeypatch.setattr(timed, "_measured_as_well", measured_as_well)
+    monkeypatch.setattr(timed.time, "perf_counter", clock)
+    ladder = tuple(Policy(micro_batch=batch) for batch in (8, 16, 32))
+    asked = spec(micro_batch=4, measure_seconds=100.0, time_limit_seconds=900.0, ladder=ladder, ladder_seconds=end)
+    first = Rung(measurement=measurement(100.0, micro_batch=4), speedup=None)
+    nothing: Any = None
+    found = timed.climb(cast("Any", _Batches(asked)), nothing, nothing, first, taken=5.0, began=clock.now - 7.0)
     assert len(found) == rungs
 
 
@@ -134,7 +160,9 @@ def climbed(monkeypatch: pytest.MonkeyPatch, rates: dict[int, float], **asked: A
     trial = spec(micro_batch=4, measure_seconds=10.0, time_limit_seconds=200.0, ladder=ladder, **asked)
     first = Rung(measurement=measurement(rates[4], micro_batch=4))
     training = SimpleNamespace(model=torch.nn.Linear(1, 1))
-    return timed.climb(cast("Any", _Batches(trial)), cast("Any", None), cast("Any", training), first)
+    nothing: Any = None
+    made: Any = training
+    return timed.climb(cast("Any", _Batches(trial)), nothing, made, first, taken=0.0, began=0.0)
 
 
 class _Batches:

@@ -15,6 +15,7 @@ from advisor.predict.cuda.dispatch import as_cuda
 from advisor.predict.cuda.optimizers import optimizers_as_on_cuda
 from advisor.predict.cuda.reserved import allocation_log, reserved
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.predict.trace.recurrent import is_recurrent
 from advisor.predict.trace.step_trace import StepTrace
 from advisor.predict.workspace.products import cublas_workspace_bytes, keeps_workspaces
 from advisor.replaced import replaced
@@ -53,6 +54,8 @@ def on_cuda(
     notes = list(prediction.notes)
     if first.calls or second.calls:
         notes.append("What cuDNN takes inside of convolutions is not in it: a real run needs more.")
+    if any(map(is_recurrent, (*first.operators, *second.operators))):
+        notes.append("What cuDNN keeps of recurrent layers for the backward pass may be more than is predicted.")
     workspace_bytes = cublas_workspace_bytes(device) if keeps_workspaces() else 0
     log = allocation_log(first, second, device, workspace_bytes)
     if log is None:

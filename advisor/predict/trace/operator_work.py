@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from advisor.measure.memory.storages import tensors_in
 from advisor.phase import Phase
 from advisor.predict.step_work import Kind, Work
 from advisor.predict.trace.fake_device import device_of
+from advisor.predict.trace.recurrent import is_recurrent
 
 __all__ = ["as_on_cuda", "operator_work"]
 
@@ -163,6 +165,8 @@ def _kind(name: str, tensors: Sequence[torch.Tensor]) -> Kind:
         return Kind.CONVOLUTION
     if "attention" in name:
         return Kind.ATTENTION
+    if is_recurrent(name):
+        return Kind.MATRIX
     if name in _FUNCTIONS:
         return Kind.FUNCTION
     if name in _RANDOM:
@@ -198,6 +202,10 @@ def _launches(name: str, given: Sequence[_Given]) -> int:
 def _flops(
     operator: torch._ops.OpOverload, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> int:
+    if is_recurrent(name):
+        weights = [tensor for tensor in tensors_in(args[1:]) if tensor.dim() == 2 and name.startswith("_cudnn")]
+        samples, passes = math.prod(args[0].shape[:-1]), 2 if name.endswith("_backward") else 1
+        return int(2 * passes * samples * sum(one.numel() for one in weights or args[1:3]))
     formula = flop_registry.get(_SAME_FORMULA.get(name, operator.overloadpacket))
     if formula is None:
         return 0

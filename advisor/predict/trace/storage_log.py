@@ -12,6 +12,7 @@ from advisor.measure.memory.operator_mode import OperatorMode
 from advisor.measure.memory.storages import StorageSet, is_in, tensors_in, view_bytes
 from advisor.predict.trace.fake_device import device_asked_for, device_of
 from advisor.predict.trace.in_place import changes_only_values
+from advisor.predict.trace.recurrent import with_workspace
 from advisor.predict.trace.scratch import Call, call_of
 from advisor.predict.workspace.call import WorkspaceCall, described
 from advisor.predict.workspace.operators import has_workspace
@@ -118,7 +119,7 @@ class StorageLog(OperatorMode):  # type: ignore[no-untyped-call]
         name = getattr(func, "__name__", "")
         if (called := call_of(name, args)) is not None:
             self.calls.append((len(self.events), *called))
-        result = _as_laid_out(func, func(*args, **(kwargs or {})))
+        result = with_workspace(func, args, _as_laid_out(func, func(*args, **(kwargs or {}))))
         if self.stands_for_another and self._is_of_host(args):
             for tensor in tensors_in(result):
                 storage = tensor.untyped_storage()

@@ -194,8 +194,13 @@ class ComparingEvaluator(Evaluator):
         first = self._aimed(largest)
         ladder = self._ladder(first, largest)
         self._progress.trial_started(self.number, first, f"timing it batch by batch{self._where}")
-        expected = self._expected_gains(first, ladder)
-        result = self._trials.time(first, outpaced_below=None, ladder=ladder, expected_gains=expected)
+        result = self._trials.time(
+            first,
+            outpaced_below=None,
+            ladder=ladder,
+            expected_gains=self._expected_gains(first, ladder),
+            ladder_seconds=self._budget.limits.ladder_seconds,
+        )
         candidates = self._timed_ladder(leader, first, ladder, result)
         if result.outcome is Outcome.OUT_OF_MEMORY or self._has_no_batch(candidates[0]):
             return self._retried(candidates[0], best)

@@ -39,10 +39,10 @@ class Known:
                 model = _learned(model, candidate.policy, candidate.outcome, candidate.measurement)
         self.models[combination.label] = model
 
-    def learn_turns(self, combination: Combination, beside: MemoryModel) -> None:
+    def learn_turns(self, combination: Combination, beside: MemoryModel | None) -> None:
         """Learn how long a step takes at the batch of its comparison, from that of what it alternated with."""
         model, last = self.models[combination.label], self.sizings[combination.label].points[-1]
-        if last.speedup is None or last.compared_at is None or last.compared_at <= model.timed_at:
+        if beside is None or last.speedup is None or last.compared_at is None or last.compared_at <= model.timed_at:
             return
         seconds = seconds_at(beside, last.compared_at) / last.speedup.value
         self.models[combination.label] = model.timed(last.compared_at, 1, seconds)

@@ -42,7 +42,7 @@ from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTr
 __all__ = ["Trials"]
 
 _REACH = 4
-"""Profiling runs of a comparison go up to this many times its batch."""
+"""Profiling runs of a comparison go up to this many times its batch; leaders are timed at growing ones."""
 
 _COMPARED_STEPS = 30
 """Steps over which losses are compared with the reference run's: seven rounds of the distinct batches."""
@@ -119,7 +119,6 @@ class Trials:
             # losses do not compare with plain training's first batch; if it leads, the guard compares more steps.
             batch = largest_batch = self.turns.compare_at
         elif self.turns.compare_at is not None:
-            # Leaders are timed at growing batches: profiling runs far above the first would only waste time.
             reach = _REACH * self.turns.compare_at
             largest_batch = reach if largest_batch is None else min(largest_batch, reach)
         steady = combination
@@ -133,8 +132,7 @@ class Trials:
             return None, result
         for one in (combination, steady) if steady != combination else (combination,):
             self._known.learn_sizing(one, result, passes=profiled_passes(one, self._goal))
-        if (beside := self.model_of(self.turns.compared_with(combination))) is not None:
-            self._known.learn_turns(combination, beside)
+        self._known.learn_turns(combination, self.model_of(self.turns.compared_with(combination)))
         return self.model_of(combination), result
 
     def _size_from(

@@ -46,12 +46,14 @@ def time_policy(bench: Bench[TimeTrial]) -> TimeResult:
         DeviceOutOfMemoryError: The policy does not fit (``torch.OutOfMemoryError`` on CUDA).
         DivergedError: A loss was not finite.
     """
-    spec = bench.spec
+    spec, began = bench.spec, time.perf_counter()
     with bench.meter() as meter, bench.training(spec.policy) as training:
         seconds = _TURNS * spec.turn_seconds if spec.ladder else spec.measure_seconds
         limits = Limits(seconds, spec.outpaced_below_samples_per_second, spec.outpaced_below_speedup)
+        since = time.perf_counter()
         first = measured(bench, meter, training, spec.policy, limits)
-        ladder = climb(bench, meter, training, first) if spec.ladder else ()
+        taken = time.perf_counter() - since
+        ladder = climb(bench, meter, training, first, taken=taken, began=began) if spec.ladder else ()
         smaller = None if spec.smaller is None else measure_smaller(bench, meter, training, first)
     return spec.ended(
         Outcome.OK,
@@ -98,7 +100,9 @@ def measure_smaller(bench: Bench[TimeTrial], meter: MemoryMeter, training: Train
     return _measured_as_well(bench, meter, training, smaller, limits, words)
 
 
-def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first: Rung) -> tuple[Rung, ...]:
+def climb(
+    bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first: Rung, *, taken: float, began: float
+) -> tuple[Rung, ...]:
     """Measure the same training at growing micro-batches, until one fails or is hardly faster than the best before it.
 
     Each alternates with the best one before it in this process: interference slows both equally, so seconds of
@@ -107,6 +111,14 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
     A batch that is expected to be clearly better than the one before it, and worse than the one after it, is left out.
     If the larger one fails or gains less than expected, the one left out is measured after all. The one before the last
     is never left out: the last may fill the memory, and it fails more often than others.
+
+    Args:
+        bench: The trial's workbench.
+        meter: Already entered.
+        training: The training, which was measured at the policy's batch.
+        first: What came of that.
+        taken: How many seconds it took.
+        began: When the trial began.
 
     Returns:
         The batches that were measured, in growing order.
@@ -119,7 +131,11 @@ def climb(bench: Bench[TimeTrial], meter: MemoryMeter, training: Training, first
 
     def has_time(policy: Policy) -> bool:
         """Whether it can be measured in time, if that takes as long for each of its samples as for the last batch."""
-        return time.perf_counter() - begin + seconds_per_sample * policy.micro_batch <= allowed
+        now, per_sample = time.perf_counter(), seconds_per_sample or taken / bench.spec.policy.micro_batch
+        end = bench.spec.ladder_seconds
+        if end is not None and now - began + per_sample * policy.micro_batch > end:
+            return False
+        return now - begin + seconds_per_sample * policy.micro_batch <= allowed
 
     def gain_at(policy: Policy) -> float | None:
         """Measure it and return its gain over the best one, which it becomes if it is better; ``None`` if it failed."""
