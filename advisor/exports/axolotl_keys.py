@@ -118,7 +118,7 @@ AXOLOTL = Target(
             "learning rate is needed",
         ),
         approximated("muon", {"optimizer": "muon"}, "axolotl's own Muon, whose steps are scaled otherwise"),
-        exported("fused_optimizer", {"optimizer": "adamw_torch_fused"}),
+        exported("fused_optimizer", {"optimizer": "adamw_torch_fused"}, optimizer="AdamW"),
         approximated(
             "chunked_cross_entropy",
             {"chunked_cross_entropy": True, "chunked_cross_entropy_num_chunks": Given("chunks")},

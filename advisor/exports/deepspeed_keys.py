@@ -69,6 +69,7 @@ DEEPSPEED = Target(
             "fused_optimizer",
             {"optimizer.type": "AdamW", "optimizer.params.torch_adam": True, "optimizer.params.fused": True},
             text="give its learning rate and weight decay there too, and no optimizer to deepspeed.initialize",
+            optimizer="AdamW",
         ),
         approximated(
             "host_optimizer",

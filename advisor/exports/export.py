@@ -23,6 +23,10 @@ QUANTITIES = ("micro_batch", "accumulation_steps", "gpu_count", "max_grad_norm",
 """What a policy has beside its methods, and every table answers for. Clipping and the kind of device may be unknown."""
 
 
+_USUAL = "AdamW"
+"""The optimizer of a model file that makes none, and of trainers, whose keys for its step make one."""
+
+
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one part of a policy.
 
@@ -133,7 +137,8 @@ def rule_for(
     setting: MethodSetting, target: Target, methods: frozenset[str], quantities: Mapping[str, Any] | None = None
 ) -> Rule:
     """The rule of a method's setting: the trainer's own, or the one that holds everywhere."""
-    found = _first(target, setting.name, {**(quantities or {}), **setting.parameters}, methods)
+    values = {"optimizer": _USUAL, **(quantities or {}), **setting.parameters}
+    found = _first(target, setting.name, values, methods)
     return found or EVERYWHERE[setting.name]
 
 
@@ -154,9 +159,19 @@ def _quantities(file: PolicyFile, max_grad_norm: float | None) -> dict[str, Any]
         "pipeline": policy.axes.pipeline,
         "max_grad_norm": _norm_then(file) if max_grad_norm is None else max_grad_norm,
     }
+    if optimizer := _optimizer(file):
+        values["optimizer"] = optimizer
     if file.fingerprints is not None and "kind" in file.fingerprints.hardware:
         values["device"] = file.fingerprints.hardware["kind"]
     return values
+
+
+def _optimizer(file: PolicyFile) -> str:
+    """The class of the optimizer that it was measured with; empty if unknown."""
+    identity = None if file.fingerprints is None else file.fingerprints.identity
+    model = None if identity is None else identity.model
+    name, called, _ = ("" if model is None else model.optimizer).partition("(")
+    return name.rpartition(".")[2] if called else ""
 
 
 def _norm_then(file: PolicyFile) -> float:

@@ -54,7 +54,7 @@ OPTIMIZERS = (
         "transformers' own Adafactor: its steps are not relative to the size of a parameter, so that another "
         "learning rate is needed",
     ),
-    exported("fused_optimizer", {"optim": "adamw_torch_fused"}),
+    exported("fused_optimizer", {"optim": "adamw_torch_fused"}, optimizer="AdamW"),
 )
 """Also of the trainers that are built on this one."""
 

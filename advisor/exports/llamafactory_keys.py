@@ -105,7 +105,7 @@ LLAMAFACTORY = Target(
             "learning rate is needed",
         ),
         approximated("muon", {"use_muon": True}, "LLaMA-Factory's own Muon, whose steps are scaled otherwise"),
-        exported("fused_optimizer", {"optim": "adamw_torch_fused"}),
+        exported("fused_optimizer", {"optim": "adamw_torch_fused"}, optimizer="AdamW"),
         approximated(
             "chunked_cross_entropy",
             {"enable_liger_kernel": True},

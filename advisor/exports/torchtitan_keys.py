@@ -112,7 +112,7 @@ TORCHTITAN = Target(
             )
             for budget in (0.5, 0.25, 0.1, 0.75)
         ),
-        exported("fused_optimizer", {"optimizer.implementation": "fused"}),
+        exported("fused_optimizer", {"optimizer.implementation": "fused"}, optimizer="AdamW"),
         adapter("muon", _IN_PYTHON),
         adapter("lora", _IN_PYTHON),
         exported("chunked_cross_entropy", {"loss.num_chunks": Given("chunks")}),

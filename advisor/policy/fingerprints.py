@@ -37,6 +37,7 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         versions: Package -> version.
         request: Hash over goal, limits, search space and options.
         asked: What the request was, in values.
+        options: Flag -> value of what ``asked`` has only as a digest, or not at all, to be typed again.
         identity: What the model is and what its code reads; absent in older files.
     """
 
@@ -45,6 +46,7 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     versions: dict[str, str]
     request: str
     asked: Asked = {}
+    options: dict[str, str] = {}
     identity: Identity | None = None
 
     def differences(self, now: Fingerprints, libraries: Iterable[str]) -> list[Difference]:

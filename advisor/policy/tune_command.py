@@ -27,6 +27,7 @@ ALL = tuple(name for name, _ in _AGAIN)
 OF_ONE_POLICY = ("device", "memory_limit_bytes", "tokens", "image_size")
 """What is asked again to measure one policy."""
 
+_PRICES = (("price", "--price"), ("kwh_price", "--kwh-price"))
 _PICK = (
     ("max_latency_seconds", "--max-latency", "s"),
     ("max_cost_usd", "--max-cost", ""),
@@ -47,8 +48,15 @@ def tune_command(
         preference: Which point of the frontier to pick.
         more: Flag -> value of other options.
     """
-    flags = {**asked_again({**asked, "goal": goal}), **picked_again(preference), **(more or {})}
+    flags = {**asked_again({**asked, "goal": goal}), **_picked_then(asked), **picked_again(preference), **(more or {})}
     return "momadvise", "--goal", goal, model or "MODEL", *(part for pair in flags.items() for part in pair)
+
+
+def _picked_then(asked: Asked) -> dict[str, str]:
+    """Flag -> value of what picked among the measurements, as a policy file keeps it."""
+    prices = {flag: str(value) for name, flag in _PRICES if (value := asked.get(name)) is not None}
+    picks = ((flag, asked.get(name), unit) for name, flag, unit in _PICK)
+    return prices | {flag: f"{value}{unit}" for flag, value, unit in picks if value is not None}
 
 
 def picked_again(preference: Preference | None) -> dict[str, str]:

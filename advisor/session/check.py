@@ -223,9 +223,10 @@ def _remeasured(
 
 def _command(source: WorkloadSource, file: PolicyFile, request: CheckRequest) -> tuple[str, ...]:
     """The command that tunes again, with what is asked for now, and else what was asked for then."""
-    then = {} if file.fingerprints is None else file.fingerprints.asked
+    then, options = ({}, {}) if file.fingerprints is None else (file.fingerprints.asked, file.fingerprints.options)
     goal = then.get("goal") or (GoalKind.FASTER.value if file.evidence is None else file.evidence.goal)
     now = _asked_now(request) | ({} if request.device is None else {"device": request.device})
     # Settings of the user's own, which the policy keeps, are what the next one is compared with too.
     own = {} if file.baseline is None else {"--from": str(request.policy_file)}
-    return tune_command(source.typed_here, str(goal), then | now, request.preference, own)
+    more = {flag: value for flag, value in options.items() if flag != "--device" or request.device is None} | own
+    return tune_command(source.typed_here, str(goal), then | now, request.preference, more)

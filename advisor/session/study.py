@@ -80,6 +80,7 @@ class StudyMarker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             versions=self.versions,
             request=self.request,
             asked=self.asked,
+            options=self.options,
         )
 
     @property

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from advisor.errors import OptionError, WorkloadError
+from advisor.integrations.trainer_loss import mean_loss
 from advisor.methods.kernels._linear_head import causal_head, chunked_loss
 from advisor.methods.setting import MethodSetting, use
 from advisor.trainers.optimizer_settings import OptimizerSettings
@@ -62,17 +63,20 @@ def taken_from_transformers(trainer: Any) -> Taken:
         )
     check_weights(model, f"the {owner}")
     dataset, collate = _data(trainer)
+    optimizer = _optimizer(trainer, model)
+    # hf.attach makes the optimizer fused where the policy says so, whatever the arguments say.
+    own = (*_own_methods(arguments), use("fused_optimizer")) if optimizer.is_fused else _own_methods(arguments)
     return Taken(
         model=_unpatched(model) if _computes_in_chunks(trainer) else model,
         dataset=dataset,
         collate=collate,
-        build_optimizer=_optimizer(trainer, model),
+        build_optimizer=optimizer.unfused() if optimizer.is_fused else optimizer,
         compute_loss=ChunkedLoss() if _computes_in_chunks(trainer) else _loss(trainer),
         batch_size=arguments.per_device_train_batch_size,
         accumulation_steps=arguments.gradient_accumulation_steps,
         max_grad_norm=arguments.max_grad_norm or None,
         device=_device(arguments),
-        own=_own_methods(arguments),
+        own=own,
         unsaid=_unsaid(arguments),
     )
 
@@ -179,8 +183,7 @@ class TrainerLoss:
 
             self._trainer = object.__new__(self._kind)
             vars(self._trainer).update(self._settings, accelerator=accelerate.Accelerator(), model=model)
-        loss: torch.Tensor = self._trainer.compute_loss(model, dict(batch))
-        return loss
+        return mean_loss(self._trainer)(model, batch)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_kind": self._kind, "_settings": self._settings, "_trainer": None}

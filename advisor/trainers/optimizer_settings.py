@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = ["OptimizerSettings"]
+
+_IN_NONE = -1
+"""Instead of the group of a parameter that the optimizer does not train."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class OptimizerSettings:
         kind: Its class.
         keywords: Arguments of the class.
         groups: Settings of each parameter group, where they differ from those.
-        group_of: The group of each trained parameter of the model, in the model's order.
+        group_of: The group of each trained parameter of the model, in the model's order; -1 if it is in none.
     """
 
     kind: type
@@ -45,7 +48,21 @@ class OptimizerSettings:
         place = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
         groups = tuple(_differing(group, known) for group in optimizer.param_groups)
         trained = [one for one in model.parameters() if one.requires_grad]
-        return cls(kind, dict(keywords), groups, tuple(place.get(id(one), 0) for one in trained))
+        return cls(kind, dict(keywords), groups, tuple(place.get(id(one), _IN_NONE) for one in trained))
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether its step is one of torch's fused ones."""
+        of_torch = self.kind.__module__.startswith("torch.optim")
+        return of_torch and any(options.get("fused") for options in (self.keywords, *self.groups))
+
+    def unfused(self) -> OptimizerSettings:
+        """The same with torch's own choice of a step."""
+        keywords, *groups = (
+            {name: value for name, value in options.items() if name not in ("fused", "foreach")}
+            for options in (self.keywords, *self.groups)
+        )
+        return replace(self, keywords=keywords, groups=tuple(groups))
 
     def __call__(self, parameters: Iterable[Any]) -> Any:
         """An optimizer like it; in one group if a method has left other parameters than it was made for."""
@@ -54,7 +71,8 @@ class OptimizerSettings:
             return self.kind([{"params": given, **self.groups[0]}], **self.keywords)
         members: list[list[Any]] = [[] for _ in self.groups]
         for parameter, group in zip(given, self.group_of, strict=True):
-            members[group].append(parameter)
+            if group != _IN_NONE:
+                members[group].append(parameter)
         groups = [{"params": own, **group} for own, group in zip(members, self.groups, strict=True) if own]
         return self.kind(groups, **self.keywords)
 

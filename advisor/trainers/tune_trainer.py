@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.api import Answer, tune
 from advisor.errors import OptionError
 from advisor.files import write_whole
+from advisor.methods.setting import use
 from advisor.policy.file import PolicyFile, policy_source
 from advisor.policy.policy import Policy
 from advisor.report.progress import LoggingProgress
@@ -107,8 +108,9 @@ def _tuned(taken: Taken, call: str, options: dict[str, Any]) -> Answer:
     path = write_handover(_folder(options.get("output")), given, call=call, constants=constants)
     if taken.device is not None:
         options.setdefault("device", taken.device)
+    devices = _one_number(options.get("gpus"))
     if taken.own or taken.accumulation_steps > 1:
-        options.setdefault("baseline", str(_written_baseline(taken, path.parent, call)))
+        options.setdefault("baseline", str(_written_baseline(taken, path.parent, call, devices)))
     with _on_host(taken.model):
         return tune(path, **{**options, "progress": progress})
 
@@ -121,9 +123,20 @@ def _words(longest: Longest) -> str:
     )
 
 
-def _written_baseline(taken: Taken, folder: Path, call: str) -> Path:
+def _one_number(gpus: Any) -> int:
+    """The number of devices that is asked for, if it is a single one above 1; else 1."""
+    return int(gpus) if isinstance(gpus, int | str) and str(gpus).isdecimal() and int(gpus) > 1 else 1
+
+
+def _written_baseline(taken: Taken, folder: Path, call: str, devices: int) -> Path:
     """A policy file of what the trainer does today, which is what is compared with."""
-    policy = Policy(methods=taken.own, micro_batch=taken.batch_size, accumulation_steps=taken.accumulation_steps)
+    ways = (use("ddp", bucket_views=False, static_graph=False),) if devices > 1 else ()
+    policy = Policy(
+        methods=tuple(sorted((*taken.own, *ways), key=lambda one: one.name)),
+        micro_batch=taken.batch_size,
+        accumulation_steps=taken.accumulation_steps,
+        gpu_count=devices,
+    )
     path = folder / "own-settings.yaml"
     try:
         write_whole(path, policy_source(PolicyFile(policy=policy), header=f"What was set where {call} was called."))

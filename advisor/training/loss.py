@@ -22,7 +22,8 @@ def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     """The loss when the workload defines none: what the model itself returns for the batch.
 
     A mapping is passed as keywords, a tuple or list as positional arguments, anything else as a single argument.
-    The loss is the output's ``.loss``, its ``["loss"]``, or the output itself if that is a scalar tensor.
+    The loss is the output's ``.loss``, its ``["loss"]``, the output itself if that is a scalar tensor, or the first of
+    several outputs if that alone is one.
 
     Raises:
         WorkloadError: The output has no loss.
@@ -36,6 +37,9 @@ def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None and isinstance(output, torch.Tensor) and output.numel() == 1:
         loss = output
+    if loss is None and isinstance(output, tuple | list):
+        scalars = [one for one in output if isinstance(one, torch.Tensor) and one.dim() == 0]
+        loss = scalars[0] if len(scalars) == 1 and output[0] is scalars[0] and output[0].is_floating_point() else None
     if isinstance(loss, torch.Tensor):
         return loss
     raise WorkloadError(

@@ -53,7 +53,8 @@ def test_a_stale_policy_has_a_line_for_each_difference_and_the_command_that_help
     project.restate("fingerprints.versions", momadvise="0.0.9")
     status, lines, _ = printed(project)
     assert status == 3
-    assert lines[0] == ("The policy is stale: tune again (momadvise --goal faster model.py --memory-limit 2GiB).")
+    again = "momadvise --goal faster model.py --memory-limit 2GiB --device cpu --search-space smoke"
+    assert lines[0] == f"The policy is stale: tune again ({again})."
     assert lines[1:3] == ["model: parameters 2,144 -> 3,200", "model: trainable parameters 2,144 -> 3,200"]
     assert lines[-2:] == [
         "the file cfg.json changed (warning)",
@@ -75,13 +76,14 @@ def test_with_json_everything_is_in_one_document(project: Project) -> None:
 def test_the_command_that_helps_has_what_is_asked_for_now(project: Project) -> None:
     status, lines, _ = printed(project, "--global-batch", "64", "--memory-limit", "1GiB", "--device", "cpu")
     assert status == 3
-    assert "model.py --device cpu --global-batch 64 --memory-limit 1GiB)" in lines[0]
+    assert "model.py --device cpu --global-batch 64 --memory-limit 1GiB --search-space smoke)" in lines[0]
 
 
 def test_the_command_that_helps_compares_with_the_same_settings_of_the_users_own(project: Project) -> None:
     project.restate("", baseline=Policy(methods=(use("checkpoint", every=1),), micro_batch=4))
     project.edit("parts.py", "relu", "tanh")
-    assert printed(project)[1][0].endswith("model.py --memory-limit 2GiB --from policy.yaml).")
+    asked = "--memory-limit 2GiB --device cpu --search-space smoke"
+    assert printed(project)[1][0].endswith(f"model.py {asked} --from policy.yaml).")
 
 
 def test_a_summary_is_appended_as_markdown(project: Project) -> None:

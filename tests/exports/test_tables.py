@@ -10,6 +10,7 @@ import pytest
 
 from advisor.errors import PolicyError
 from advisor.exports.export import QUANTITIES, export_policy, nested, rule_for
+from advisor.exports.hf_keys import HF
 from advisor.exports.reading import settings_in
 from advisor.exports.rules import Status, Target
 from advisor.exports.trainers import TARGETS
@@ -19,6 +20,7 @@ from advisor.methods.compose import conflict_between
 from advisor.methods.setting import MethodSetting, use
 from advisor.options import EXPORT, options_of
 from advisor.policy.fingerprints import Fingerprints
+from advisor.workload.identity import Identity, ModelIdentity
 from tests.exports.policies import every_setting, file_of
 
 SETTINGS = list(every_setting())
@@ -37,6 +39,23 @@ def test_float16_measured_on_a_cpu_is_exported_only_to_who_computes_it_there() -
         (line,) = (line for line in export_policy(file, target).lines if line.what.startswith("precision"))
         told += [target.name] if line.keys else []
     assert told == ["deepspeed"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "exported"),
+    [("torch.optim.sgd.SGD(momentum)", False), ("torch.optim.adamw.AdamW(betas)", True), ("AdamW, the default", True)],
+)
+def test_a_fused_step_of_another_optimizer_is_not_exported_as_that_of_an_adamw(optimizer: str, exported: bool) -> None:
+    """The trap: a training with SGD was told to take AdamW, at the learning rate of SGD, as what was measured."""
+    model = ModelIdentity(class_name="M", parameters=1, trainable=1, buffers=0, structure="", optimizer=optimizer)
+    here = Fingerprints(workload={}, hardware={}, versions={}, request="", identity=Identity(salt="", model=model))
+    file = msgspec.structs.replace(file_of(use("fused_optimizer")), fingerprints=here)
+    for target in TARGETS:
+        (line,) = (line for line in export_policy(file, target).lines if line.what.startswith("fused_optimizer"))
+        if not exported:
+            assert (line.status, line.keys) == (Status.ADAPTER, {}), target.name
+    (line,) = (line for line in export_policy(file, HF).lines if line.what.startswith("fused_optimizer"))
+    assert bool(line.keys) is exported
 
 
 def test_the_option_names_the_trainers_that_there_are() -> None:
@@ -75,7 +94,7 @@ def test_rules_name_methods_parameters_and_values_that_exist(target: Target) -> 
         assert set(rule.beside) <= METHODS.keys()
         choices = {one.name: one.choices for one in METHODS[rule.of].parameters} if rule.of in METHODS else {}
         for name, values in rule.where.items():
-            assert name in QUANTITIES or set(values) <= set(choices[name]), (rule.of, name)
+            assert name in (*QUANTITIES, "optimizer") or set(values) <= set(choices[name]), (rule.of, name)
 
 
 @each_trainer

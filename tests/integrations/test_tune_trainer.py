@@ -143,6 +143,24 @@ def test_the_loss_is_the_trainers_own(
     assert found != pytest.approx(model(**batch).loss.item())
 
 
+class Counting(transformers.Trainer):
+    """Divides a sum by the number of targets, which it must be given."""
+
+    def compute_loss(  # type: ignore[override]
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any, return_outputs: bool = False
+    ) -> torch.Tensor:
+        return model(**inputs).loss * 10 / num_items_in_batch
+
+
+def test_a_loss_that_needs_the_number_of_targets_is_given_those_of_the_batch(asked: Asked, tmp_path: Path) -> None:
+    advisor.tune_trainer(trainer_of(tmp_path, Counting))
+    workload = asked.workload()
+    assert workload.compute_loss is not None
+    model, batch = workload.build_model().eval(), workload.make_batch(4)
+    targets = int((batch["labels"] != -100).sum())
+    assert workload.compute_loss(model, batch).item() == pytest.approx(model(**batch).loss.item() * 10 / targets)
+
+
 def test_a_usual_loss_is_the_models_own_which_can_be_chunked(asked: Asked, tmp_path: Path) -> None:
     advisor.tune_trainer(trainer_of(tmp_path))
     assert asked.workload().compute_loss is None
@@ -186,7 +204,9 @@ def test_what_stands_below_the_guard_of_a_program_is_told_to_be_moved(
 
 
 def test_what_the_trainer_does_itself_is_the_baseline(asked: Asked, tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, bf16=True, gradient_accumulation_steps=2, activation_checkpointing=True)
+    trainer = trainer_of(
+        tmp_path, bf16=True, gradient_accumulation_steps=2, activation_checkpointing=True, optim="adamw_torch"
+    )
     advisor.tune_trainer(trainer)
     own = load_policy_file(asked.options["baseline"]).policy
     assert own.label == "checkpoint(every=1) + precision(dtype=bf16)"
@@ -211,12 +231,46 @@ class Notes:
         self.texts.append(text)
 
 
+def test_a_fused_step_of_the_trainer_is_measured_as_the_method_that_attach_makes_of_it(
+    asked: Asked, tmp_path: Path
+) -> None:
+    """The trap: every policy was timed with it, and attached without it."""
+    trainer = trainer_of(tmp_path)
+    assert trainer.args.optim == "adamw_torch_fused", "transformers' own default"
+    advisor.tune_trainer(trainer)
+    assert load_policy_file(asked.options["baseline"]).policy.methods == (use("fused_optimizer"),)
+    workload = asked.workload()
+    assert workload.build_optimizer is not None
+    optimizer = workload.build_optimizer(list(workload.build_model().parameters()))
+    assert not any(group["fused"] for group in optimizer.param_groups)
+
+
+def test_what_the_trainer_does_is_measured_on_the_devices_that_are_asked_for(asked: Asked, tmp_path: Path) -> None:
+    advisor.tune_trainer(trainer_of(tmp_path, bf16=True, optim="adamw_torch"), gpus="2")
+    own = load_policy_file(asked.options["baseline"]).policy
+    assert own.gpu_count == 2
+    assert [one.name for one in own.methods] == ["ddp", "precision"]
+
+
+def test_a_parameter_that_the_optimizer_does_not_train_is_in_none_of_its_groups(asked: Asked, tmp_path: Path) -> None:
+    """The trap: a backbone that was left out, not frozen, had moments in every trial."""
+    trainer = trainer_of(tmp_path)
+    head = list(trainer.model.parameters())[-1]
+    trainer.optimizer = torch.optim.AdamW([head], lr=0.5)
+    advisor.tune_trainer(trainer)
+    workload = asked.workload()
+    assert workload.build_optimizer is not None
+    parameters = list(workload.build_model().parameters())
+    (group,) = workload.build_optimizer(parameters).param_groups
+    assert [one is parameters[-1] for one in group["params"]] == [True]
+
+
 @pytest.mark.parametrize(("variable", "scope"), [("false", "model"), ("true", "blocks")])
 def test_a_compiled_trainer_is_the_baseline(
     variable: str, scope: str, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", variable)
-    advisor.tune_trainer(trainer_of(tmp_path, torch_compile=True))
+    advisor.tune_trainer(trainer_of(tmp_path, torch_compile=True, optim="adamw_torch"))
     assert load_policy_file(asked.options["baseline"]).policy.methods == (use("compile", scope=scope),)
 
 

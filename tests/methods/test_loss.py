@@ -34,8 +34,8 @@ SCALAR = torch.tensor(3.0, requires_grad=True)
 
 @pytest.mark.parametrize(
     "output",
-    [SCALAR, {"loss": SCALAR, "logits": 1}, SimpleNamespace(loss=SCALAR)],
-    ids=["the output itself", "['loss']", ".loss"],
+    [SCALAR, {"loss": SCALAR, "logits": 1}, SimpleNamespace(loss=SCALAR), (SCALAR, torch.zeros(4))],
+    ids=["the output itself", "['loss']", ".loss", "the first of several, as without return_dict"],
 )
 def test_the_loss_is_found_in_what_the_model_returns(output: Any) -> None:
     assert default_loss(Returns(output), torch.zeros(1)) is SCALAR
@@ -57,6 +57,9 @@ def test_a_batch_is_passed_by_its_kind(batch: Any, called: Any) -> None:
         (torch.zeros(4, 10), r"tensor of shape \(4, 10\)"),
         ({"logits": 1}, r"dict with the keys \['logits'\]"),
         ((torch.zeros(2),), r"tuple of 1: a tensor of shape \(2,\)"),
+        ((torch.zeros(2), SCALAR), r"tuple of 2: a tensor of shape \(2,\)"),
+        ((SCALAR, torch.tensor(1.0)), "tuple of 2"),
+        ((torch.tensor(3), torch.zeros(2)), "tuple of 2"),
         (None, "a NoneType"),
     ],
 )

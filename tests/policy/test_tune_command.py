@@ -34,6 +34,17 @@ def test_the_pick_of_a_frontier_belongs_to_it() -> None:
     )
 
 
+def test_what_picked_the_policy_picks_the_next_one_unless_something_else_is_asked_for_now() -> None:
+    """The trap: a policy within a bound was replaced by the knee of the frontier, and nobody had asked for it."""
+    then = {"max_latency_seconds": 0.2, "price": 2.5, "iterations": 1000}
+    assert tune_command("m.py", "cheapest", then)[4:] == (
+        *("--price", "2.5", "--max-latency", "0.2s", "--iterations", "1000"),
+    )
+    assert tune_command("m.py", "cheapest", then, Preference(max_latency_seconds=0.1))[4:] == (
+        *("--price", "2.5", "--max-latency", "0.1s", "--iterations", "1000"),
+    )
+
+
 def test_of_the_options_of_a_study_one_policy_has_its_limit_and_its_sizes() -> None:
     asked = {"memory_limit_bytes": 2**30, "tokens": 64, "image_size": None, "batch_size": 8, "gpus": "1,2"}
     line = verify_command("a model.py", PolicyFile(policy=Policy(micro_batch=4)), asked)
