@@ -87,13 +87,13 @@ class Chain:
         Raises:
             MethodRefusedError: The model does not call the blocks of a segment as a chain.
         """
-        number = link.number
+        number = link._number
         segment = next((each for each in self.segments if each.start <= number < each.stop), None)
         if segment is None or not (segment.always or torch.is_grad_enabled()):
-            return link.block(*args, **kwargs)
+            return link._block(*args, **kwargs)
         if self._links[number]() is not link:
             raise self._refused("a copy of the model cannot be trained: copy it before methods are applied", rule="")
-        read = BlockCall.read(link.block, args, kwargs)
+        read = BlockCall.read(link._block, args, kwargs)
         if read is None:
             raise self._refused(f"block {number} takes no tensor as its first argument")
         hidden, call = read
@@ -110,7 +110,7 @@ class Chain:
         self._require_all_called()
         self._runs += 1
         before = drawn_so_far(hidden.device)
-        blocks = [link.block for each in self._links[segment.start : segment.stop] if (link := each()) is not None]
+        blocks = [link._block for each in self._links[segment.start : segment.stop] if (link := each()) is not None]
         try:
             output = segment.run(blocks, hidden, call)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -182,7 +182,8 @@ class Chain:
         self._require_all_called()
         if self._uses.found:
             raise self._refused(f"{_USED_ELSEWHERE} ({self._uses.found})")
-        if self.segments and self._runs == before:
+        # Later a batch may be without targets, or the blocks are frozen for a while.
+        if self.segments and checking and self._runs == before:
             raise self._refused("the model calls no block where it holds them: it keeps them in a list of its own")
 
 
@@ -193,11 +194,11 @@ class ChainLink(TransparentWrapper):
         super().__init__(block)  # type: ignore[no-untyped-call]
         self.training = block.training
         self._chain = chain
-        self.number = number
+        self._number = number
         self.be_transparent()
 
     @property
-    def block(self) -> nn.Module:
+    def _block(self) -> nn.Module:
         """The block, or its outermost wrapper."""
         block = self._checkpoint_wrapped_module
         assert isinstance(block, nn.Module)

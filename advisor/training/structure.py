@@ -234,7 +234,12 @@ def trainable_parameter_count(model: nn.Module) -> int:
 
 def buffer_bytes(model: nn.Module) -> int:
     """Bytes of the distinct buffers."""
-    return sum(buffer.nbytes for buffer in model.buffers())
+    return sum(part.nbytes for buffer in model.buffers() for part in _parts(buffer))
+
+
+def _parts(buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors that a buffer consists of: of a sparse one, its indices and values."""
+    return (buffer._indices(), buffer._values()) if buffer.layout == torch.sparse_coo else (buffer,)
 
 
 def is_transposed(module: nn.Module) -> bool:

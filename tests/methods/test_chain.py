@@ -448,6 +448,17 @@ class TestTheModelItself:
         assert list(map(id, find_blocks(training.model, (type(blocks[0]),)))) == list(map(id, blocks))
         MODELS[name][0]().load_state_dict(training.model.state_dict())
 
+    def test_a_later_step_may_leave_the_blocks_out(self) -> None:
+        """The trap: a batch without targets ended training after hours, and the reason was untrue."""
+        training = training_of("convnet", dropout=0.0)
+        chained(training)
+        training.step(images(2))
+        whole = training.compute_loss
+        training.compute_loss = lambda model, batch: sum(one.sum() for one in model.parameters()) * 0.0
+        training.step(images(2))
+        training.compute_loss = whole
+        assert torch.isfinite(training.step(images(2)))
+
     def test_wrappers_inside_and_around_are_kept(self) -> None:
         inside, around = training_of("convnet"), training_of("convnet")
         plain = stepped(training_of("convnet"), images(2))

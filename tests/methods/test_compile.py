@@ -87,6 +87,24 @@ def test_a_copy_of_a_compiled_model_is_plain() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_copy_of_a_compiled_model_that_recomputes_runs_its_own_weights() -> None:
+    """The trap: an average of the weights silently computed with the live ones in every region."""
+    training = training_of("convnet")
+    apply_settings(training, [MODEL, use("checkpoint", every=1)])
+    training.step(images(2))
+    copied = copy.deepcopy(training.model).eval()
+    batch = images(2)
+    with torch.no_grad():
+        before = training.evaluate(lambda model: model(*batch))
+        assert torch.allclose(copied(*batch), before, rtol=1e-3)
+        for parameter in copied.blocks.parameters():
+            parameter.zero_()
+        assert not torch.allclose(copied(*batch), before, rtol=1e-3)
+        assert torch.allclose(training.evaluate(lambda model: model(*batch)), before, rtol=1e-3)
+    training.close()
+
+
+@pytest.mark.usefixtures("quick")
 def test_recomputed_regions_are_compiled_as_pieces_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     recompute = use("checkpoint", every=1)
     training = training_of("convnet")

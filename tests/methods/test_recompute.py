@@ -275,11 +275,12 @@ def test_what_is_set_on_a_block_afterwards_reaches_the_block(method: MethodSetti
         for number, block in enumerate(training.model):
             block.temperature = 2.0 + number
             block.size = 3
+            block.number = number
             block.note = "the user's own"
         training.backward(training.forward(torch.ones(2, 8)))
         gradients.append([parameter.grad for parameter in training.model.parameters()])
-        for block in training.model:
-            assert block.note == "the user's own"
+        for number, block in enumerate(training.model):
+            assert (block.note, block.number) == ("the user's own", number)
             del block.note
             assert not hasattr(block, "note")
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))

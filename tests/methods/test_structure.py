@@ -195,3 +195,11 @@ def test_what_is_on_the_device_already_is_left_alone() -> None:
     before = dict(model.named_parameters())
     assert on_device(model, torch.device("cpu")) is model
     assert all(parameter is before[name] for name, parameter in model.named_parameters())
+
+
+def test_a_sparse_buffer_counts_by_what_it_holds() -> None:
+    """The trap: torch has no number of bytes for it, so that a model with a fixed graph could not be tuned."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("table", torch.zeros(5))
+    model.register_buffer("graph", torch.eye(100).to_sparse())
+    assert buffer_bytes(model) == 5 * 4 + 100 * 4 + 2 * 100 * 8

@@ -136,6 +136,18 @@ class TestSplit:
 
         pieces = Training(gpt2(2), micro_batch=1).split(BatchEncoding({"input_ids": torch.zeros(2, 4)}))
         assert [piece["input_ids"].shape for piece in pieces] == [(1, 4), (1, 4)]
+        assert [piece.input_ids.shape for piece in pieces] == [(1, 4), (1, 4)], "as losses read it"
+
+    def test_a_loss_reads_a_tokenizers_mapping_by_its_attributes(self) -> None:
+        """The trap: every batch became a dict, of which a loss that is right in a plain loop has no input_ids."""
+        from transformers import BatchEncoding
+
+        batch = BatchEncoding({"inputs": torch.ones(4, 2)})
+        training = Training(
+            torch.nn.Linear(2, 1), compute_loss=lambda model, batch: model(batch.inputs).mean(), micro_batch=2
+        )
+        assert torch.isfinite(training.step(batch))
+        assert batch.inputs.shape == (4, 2), "the user's own batch stays as it is"
 
     def test_tensors_that_disagree_on_the_samples_are_an_error_that_says_so(self) -> None:
         with pytest.raises(WorkloadError, match=r"first sizes are \[4, 6\]"):

@@ -126,11 +126,14 @@ def test_nothing_is_forked_where_threads_or_children_run_already(
     assert fresh.prepare(spec, tmp_path, attempt_seconds=2.0) is None
 
 
-def test_a_number_of_threads_that_the_user_sets_holds_in_trials(fresh: PreparingProcess, tmp_path: Path) -> None:
-    """None of them has started yet: nothing was computed that needs several."""
-    answer = fresh.prepare(Logged(tmp_path / "workload", "torch.set_num_threads(3)").spec(), tmp_path)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_number_of_threads_that_the_user_sets_holds_in_trials(
+    fresh: PreparingProcess, tmp_path: Path, count: int
+) -> None:
+    """None of them has started yet: nothing was computed that needs several. The trap: one is what we set ourselves."""
+    answer = fresh.prepare(Logged(tmp_path / "workload", f"torch.set_num_threads({count})").spec(), tmp_path)
     assert answer is not None
-    assert answer["threads"] == 3
+    assert answer["threads"] == count
 
 
 # ---- trials that find it, and trials that do not

@@ -93,8 +93,10 @@ def compile_modules(
     # Recomputation, with all that it restores, stays outside compiled code: each of its regions is compiled alone.
     regions = [inner for module in modules for inner in module.modules() if isinstance(inner, CheckpointWrapper)]
     compiled = [*modules, *(region._checkpoint_wrapped_module for region in regions)]
+    uncompiled = torch._dynamo.disable(_run)  # type: ignore[no-untyped-call]
     for region in regions:
-        replace_attribute(training, region, "forward", torch._dynamo.disable(region.forward))  # type: ignore[no-untyped-call]
+        # A copy of the model, such as an average of its weights, must run its own region.
+        replace_attribute(training, region, "forward", functools.partial(uncompiled, region))
     calls = [CompiledCall(module, _backend(BACKEND, budget)) for module in compiled]
     for module, call in zip(compiled, calls, strict=True):
         replace_attribute(training, module, "_compiled_call_impl", call)
@@ -102,6 +104,11 @@ def compile_modules(
     training.settling_steps = max(training.settling_steps, 1)
     idle = f"{label} changed nothing: a step does not call what it compiled"
     note_if_idle(training, lambda: any(call.was_called for call in calls), idle)
+
+
+def _run(region: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """What a region does by itself."""
+    return type(region).forward(region, *args, **kwargs)
 
 
 class CompiledCall:

@@ -42,6 +42,8 @@ _MOST_PAIRS = 5
 _PROCESSES = 4
 """Fresh processes of the baseline that tell whether all take as many pages from the system in a step."""
 
+_NO_MEMORY = (Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY)
+
 _APART = 0.1
 """Relative difference always allowed between two runs of one policy."""
 
@@ -84,10 +86,11 @@ class WrapperRuns:
         busy = steady is not None and bool(self._other_load())  # an idle machine slows nothing down any more
         beside = {} if self.trials.turns.wanted else self._beside(winner, recommendation.baseline)
         result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0, around_stalls=busy, **beside)
-        if beside and winner.policy.gpu_count > 1 and result.outcome is not Outcome.OK:
-            # A group that its partners do not fit beside ends as a whole.
+        ended = beside and winner.policy.gpu_count > 1 and result.outcome is not Outcome.OK
+        if ended or result.outcome in _NO_MEMORY:
+            # A group that its partners do not fit beside ends as a whole; and each process loads the data for itself.
             self.context.progress.stage(f"running the emitted wrapper without the baseline beside it: {label}")
-            result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0)
+            result = self._at_size_of(winner).confirm(winner.policy, self.path, repeat=0, beside=None)
         over_steady = None if steady is None or not _took_turns(result, steady) else result.speedup
         speedups = [] if result.speedup is None else [result.speedup]
         interrupted = False

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import itertools
 import math
+from collections import UserDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ def move(batch: Any, device: torch.device) -> Any:
     mapped = [leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     if isinstance(batch, torch.Tensor):
         return mapped[0]
-    return type(batch)(mapped) if isinstance(batch, list | tuple) else dict(zip(batch, mapped, strict=True))
+    return type(batch)(mapped) if isinstance(batch, list | tuple) else _mapping_like(batch, mapped)
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -184,17 +185,30 @@ def _mapped(node: Any, path: str, function: Callable[[str, Any], Any], dims: Sam
 
 
 def _rebuilt(node: Any, parts: list[Any]) -> Any:
-    """A container of the same kind with other parts; mappings that torch does not know become a ``dict``."""
+    """A container of the same kind with other parts; mappings of which a copy may share them become a ``dict``."""
     if type(node) in pytree.SUPPORTED_NODES:
         handler = pytree.SUPPORTED_NODES[type(node)]
         return handler.unflatten_fn(parts, handler.flatten_fn(node)[1])
     if isinstance(node, Mapping):
-        return dict(zip(node, parts, strict=True))
+        return _mapping_like(node, parts)
     if isinstance(node, tuple):
         return type(node)(*parts)
     made = copy.copy(node)
     for field, part in zip(dataclasses.fields(node), parts, strict=True):
         object.__setattr__(made, field.name, part)  # works for frozen dataclasses too
+    return made
+
+
+def _mapping_like(node: Mapping[Any, Any], parts: list[Any]) -> Any:
+    """Such a mapping with other parts: of a tokenizer's batch, losses read ``batch.input_ids``."""
+    if type(node) is dict or not isinstance(node, dict | UserDict):
+        return dict(zip(node, parts, strict=True))
+    try:
+        made = copy.copy(node)
+        for key, part in zip(list(node), parts, strict=True):
+            made[key] = part
+    except Exception:  # whatever a class of the user's does not like
+        return dict(zip(node, parts, strict=True))
     return made
 
 

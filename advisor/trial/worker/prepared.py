@@ -6,12 +6,14 @@ checks that multi-threaded operators finish in a forked process.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from advisor.measure.batches.batches import seed_everything
 from advisor.measure.memory.storages import HostData
+from advisor.replaced import replaced
 from advisor.trial.spec import ConfirmTrial, CountTrial, LookTrial, PredictTrial, Trial
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
@@ -112,34 +115,50 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     prepared = Prepared(identity=_identity(spec), threads=threads)
+    asked: list[int] = []
     try:
-        with recording_reads():
+        with recording_reads(), _noting_threads(asked):
             prepared.workload = load_workload(spec.workload)
     except (Exception, SystemExit) as error:
         prepared.load_error = error
     if not _is_single():  # building would be for nothing
-        torch.set_num_threads(_users_or(threads))
+        torch.set_num_threads(_users_or(threads, asked))
         return None
     prepared.host_data.add_living(torch.device("cpu"))
     # Exempt everything loaded so far from garbage collection, but not the model: its memory must be found.
     gc.freeze()
     if prepared.workload is not None:
         try:
-            with recording_reads():
+            with recording_reads(), _noting_threads(asked):
                 prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
             prepared.random_state = torch.get_rng_state()
             prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # not the training's memory
         except (Exception, SystemExit) as error:
             prepared.build_error = error
-    prepared.threads = _users_or(threads)
+    prepared.threads = _users_or(threads, asked)
     if _may_fork(prepared.threads):
         return prepared
     torch.set_num_threads(prepared.threads)
     return None
 
 
-def _users_or(threads: int) -> int:
+@contextlib.contextmanager
+def _noting_threads(asked: list[int]) -> Generator[None, None, None]:
+    """Note the numbers of threads that the user's code sets: one is not told from ours by looking."""
+    real = torch.set_num_threads
+
+    def set_num_threads(count: int) -> None:
+        real(count)
+        asked.append(count)
+
+    with replaced(torch, set_num_threads=set_num_threads):
+        yield
+
+
+def _users_or(threads: int, asked: Sequence[int]) -> int:
     """The number of threads that the user's code has set, or this one."""
+    if asked:
+        return asked[-1]
     return threads if torch.get_num_threads() == 1 else torch.get_num_threads()
 
 

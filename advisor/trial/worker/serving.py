@@ -16,7 +16,7 @@ from advisor.text.records import decode_record
 from advisor.trial.folder import TrialFolder, writing
 from advisor.trial.guardian import adopt_orphans
 from advisor.trial.protocol import Answer, Finished, LineReader, Progress, Ready, Request, Unwritten, encode_line
-from advisor.trial.spec import ComparedTrial, ProbeTrial, TimeTrial, TrialSpec
+from advisor.trial.spec import ComparedTrial, FidelityTrial, PairTrial, ProbeTrial, TimeTrial, TrialSpec
 from advisor.trial.worker.forked_trial import end_children, end_like, run_forked
 from advisor.trial.worker.imported_code import ImportedCode
 from advisor.trial.worker.model_copy import ModelCopy
@@ -90,12 +90,11 @@ class _Worker:
         Forked trials have one for each training that they are compared with, as methods may change process-wide
         settings. Elsewhere there is a single one, which makes its training anew.
         """
-        if not isinstance(spec, ComparedTrial):
-            return None
-        if spec.needs_all_memory:
+        alone = isinstance(spec, FidelityTrial | PairTrial) and self._prepared is None  # on a GPU
+        if alone or (isinstance(spec, ComparedTrial) and spec.needs_all_memory):
             for partner in self._partners.values():
                 partner.rest()
-        if spec.beside is None:
+        if not isinstance(spec, ComparedTrial) or spec.beside is None:
             return None
         methods = spec.beside.combination_key
         if self._prepared is None:
