@@ -37,6 +37,9 @@ from advisor.workload.workload import Stated, WorkloadSource
 
 __all__ = ["CheckRequest", "run_check"]
 
+_PICKS = frozenset(("max_latency_seconds", "max_cost_usd", "deadline_seconds"))
+"""What picks a point of the frontier, of which at most one may be asked for."""
+
 _OLD = (
     "it does not state which model it was measured for: it was written by hand or by an older version of momadvise. "
     "Tune again to get one that does"
@@ -228,5 +231,7 @@ def _command(source: WorkloadSource, file: PolicyFile, request: CheckRequest) ->
     now = _asked_now(request) | ({} if request.device is None else {"device": request.device})
     # Settings of the user's own, which the policy keeps, are what the next one is compared with too.
     own = {} if file.baseline is None else {"--from": str(request.policy_file)}
+    if _PICKS & now.keys():
+        then = {name: value for name, value in then.items() if name not in _PICKS}
     more = {flag: value for flag, value in options.items() if flag != "--device" or request.device is None} | own
     return tune_command(source.typed_here, str(goal), then | now, request.preference, more)

@@ -262,7 +262,8 @@ class TransparentWrapper(ActivationWrapper):
         """Whether an attribute is of the wrapper: what it has, and what torch keeps for any module or class."""
         if "_is_transparent" not in self.__dict__:
             return True
-        return name in self.__dict__ or name in self._modules or hasattr(type(self), name)
+        held = (self.__dict__, self._modules, self._parameters, self._buffers)
+        return any(name in one for one in held) or hasattr(type(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute of the module, unless it is the wrapper's own."""

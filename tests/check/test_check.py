@@ -79,6 +79,19 @@ def test_the_command_that_helps_has_what_is_asked_for_now(project: Project) -> N
     assert "model.py --device cpu --global-batch 64 --memory-limit 1GiB --search-space smoke)" in lines[0]
 
 
+def test_the_command_that_helps_picks_as_is_asked_for_now_or_as_then(project: Project) -> None:
+    """The trap: both were in it, and momadvise refused the command that it had printed."""
+    project.restate("fingerprints.asked", goal="cheapest", max_latency_seconds=0.2)
+    project.restate("evidence", goal="cheapest")
+    project.edit("parts.py", "relu", "tanh")
+    assert "--max-latency 0.2s" in printed(project)[1][0]
+    status, lines, said = printed(project, "--max-cost", "5", "--iterations", "1000")
+    assert status == 3, said
+    now = lines[0]
+    assert "--max-cost 5" in now
+    assert "--max-latency" not in now
+
+
 def test_the_command_that_helps_compares_with_the_same_settings_of_the_users_own(project: Project) -> None:
     project.restate("", baseline=Policy(methods=(use("checkpoint", every=1),), micro_batch=4))
     project.edit("parts.py", "relu", "tanh")

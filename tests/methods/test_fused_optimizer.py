@@ -176,7 +176,11 @@ def test_momentum_begins_at_nothing_although_the_first_gradients_overflow(monkey
     assert moved[1] == pytest.approx(moved[0])
 
 
-@pytest.mark.parametrize("more", [[], [use("pure_bf16", rounding="nearest")]], ids=["alone", "with pure_bf16"])
+@pytest.mark.parametrize(
+    "more",
+    [[], [use("pure_bf16", rounding="nearest")], [use("half_weights", rounding="nearest")]],
+    ids=["alone", "with pure_bf16", "with half_weights"],
+)
 def test_a_parameter_may_get_its_first_gradient_after_others(more: list[Any]) -> None:
     """The trap: the head of another task, or an expert that was not chosen, ended training in a TypeError."""
     weights = []

@@ -138,6 +138,17 @@ class TestSplit:
         assert [piece["input_ids"].shape for piece in pieces] == [(1, 4), (1, 4)]
         assert [piece.input_ids.shape for piece in pieces] == [(1, 4), (1, 4)], "as losses read it"
 
+    def test_a_mapping_whose_attributes_are_its_items_becomes_a_dict(self) -> None:
+        """A copy of it would keep the whole batch under its attributes."""
+
+        class Items(dict[str, Any]):
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
+                self.__dict__ = self
+
+        pieces = Training(gpt2(2), micro_batch=1).split(Items({"inputs": torch.zeros(2, 4)}))
+        assert [(type(piece), piece["inputs"].shape) for piece in pieces] == [(dict, (1, 4)), (dict, (1, 4))]
+
     def test_a_loss_reads_a_tokenizers_mapping_by_its_attributes(self) -> None:
         """The trap: every batch became a dict, of which a loss that is right in a plain loop has no input_ids."""
         from transformers import BatchEncoding

@@ -102,7 +102,10 @@ def test_a_file_with_only_a_class_gets_the_lines_to_add(tmp_path: Path) -> None:
         (("--methods", "swap"), "swap does not: the device is a CPU"),
         (("--methods", " , "), "--methods must name at least one method"),
         (("--nonsense",), "momadvise --help"),
-        (("--goal", "cheapest", "--price", "1"), "none is stated. Add --global-batch N, or BATCH_SIZE = N"),
+        (
+            ("--goal", "cheapest", "--price", "1"),
+            "none is stated. Add --global-batch N or --batch N, or BATCH_SIZE = N",
+        ),
         (
             ("--gpus", "2", "--global-batch", "33", "--methods", "ddp"),
             "--global-batch must be a multiple of the number of devices (2)",

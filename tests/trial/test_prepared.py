@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+import torch
 
 from advisor.measure.measurement import MemoryMeasurement
 from advisor.methods.setting import use
@@ -17,7 +18,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import SizeResult
 from advisor.trial.spec import ConfirmTrial, LookTrial, ProbeTrial, SizeTrial, TimeTrial, Trial, TrialSpec
-from advisor.trial.worker.prepared import wants_process_of_its_own
+from advisor.trial.worker.prepared import _noting_threads, _users_or, wants_process_of_its_own
 from advisor.trial.worker.run_trial import run_trial
 from tests.trial.logged import Logged
 from tests.trial.preparing import PreparingProcess
@@ -134,6 +135,19 @@ def test_a_number_of_threads_that_the_user_sets_holds_in_trials(
     answer = fresh.prepare(Logged(tmp_path / "workload", f"torch.set_num_threads({count})").spec(), tmp_path)
     assert answer is not None
     assert answer["threads"] == count
+
+
+def test_code_that_sets_the_number_that_it_has_read_gets_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap: while a file is loaded there is one thread, and a library that restores it asked for one."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    asked: list[int] = []
+    with _noting_threads(asked, 7):
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        assert torch.get_num_threads() == 1
+        torch.set_num_threads(before)
+    assert asked == [1, 7]
+    assert _users_or(7, asked) == 7
 
 
 # ---- trials that find it, and trials that do not

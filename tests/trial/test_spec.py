@@ -23,6 +23,7 @@ KINDS = get_args(TrialSpec)
 
 INCIDENTAL = {
     "expected_gains",
+    "ladder_seconds",
     "layout",
     "largest_batch",
     "limit_of_timed_bytes",

@@ -21,6 +21,7 @@ from advisor.methods.formats._rounding import Rounding
 from advisor.methods.formats._short_state import ShortState
 from advisor.methods.formats.short_training import judge_optimizer
 from advisor.methods.optimizers.optimizer_class import class_name_of, narrowed, traits_of
+from advisor.training.optimizer.fused_step import lay_out
 
 __all__ = ["update_in_float32"]
 
@@ -124,6 +125,7 @@ class _ShortUpdates:
                 loaded, given = self.optimizer.state[parameter], state_dict["state"][index]
                 taken = {name: _as_given(value, given.get(name)) for name, value in loaded.items()}
                 self.optimizer.state[parameter] = self.held.pack(taken, nearest)
+        lay_out(self.optimizer)
 
     def _update(self, group: dict[str, Any], part: list[torch.nn.Parameter], factor: torch.Tensor | None) -> None:
         """Step on float32 copies of some parameters of a group; those that are float32 are their own copies."""

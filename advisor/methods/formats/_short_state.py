@@ -81,6 +81,8 @@ class HalfState(ShortState):
             if (scale := state.get(name + _SCALE)) is not None:
                 root = value.float().div_(scale)
                 value = root.mul_(root.abs())
+            elif isinstance(value, torch.Tensor) and value.dtype == torch.float16:
+                value = value.float()  # made in the format of the parameter, and not yet packed
             unpacked[name] = value
         return unpacked
 

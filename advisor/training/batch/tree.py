@@ -207,6 +207,8 @@ def _mapping_like(node: Mapping[Any, Any], parts: list[Any]) -> Any:
         made = copy.copy(node)
         for key, part in zip(list(node), parts, strict=True):
             made[key] = part
+        if made.keys() & getattr(made, "__dict__", {}).keys():  # its attributes are the old parts
+            return dict(zip(node, parts, strict=True))
     except Exception:  # whatever a class of the user's does not like
         return dict(zip(node, parts, strict=True))
     return made

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["has_gaps", "hooks_of_the_user", "keep_as_plain", "lay_out"]
+__all__ = ["has_gaps", "hooks_of_the_user", "is_ours", "keep_as_plain", "lay_out"]
 
 _CHOICES = ("fused", "foreach")
 """Options of a group that choose how its step is computed, not what it does."""
@@ -26,7 +26,9 @@ def keep_as_plain(optimizer: torch.optim.Optimizer, plain: torch.optim.Optimizer
     def as_saved(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         groups = [group | own for group, own in zip(state["param_groups"], chosen, strict=False)]
         groups += state["param_groups"][len(groups) :]
-        return state | {"param_groups": groups, "state": {of: _usual(one) for of, one in state["state"].items()}}
+        on_device = any(group.get("capturable") for group in groups)
+        entries = {of: _usual(one, on_device=on_device) for of, one in state["state"].items()}
+        return state | {"param_groups": groups, "state": entries}
 
     def before_loading(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         fused = [group | {"fused": True, "foreach": False} for group in state["param_groups"]]
@@ -41,7 +43,12 @@ def keep_as_plain(optimizer: torch.optim.Optimizer, plain: torch.optim.Optimizer
 
 def hooks_of_the_user(optimizer: torch.optim.Optimizer) -> list[Callable[..., Any]]:
     """The hooks that run before its step, but for our own."""
-    return [hook for hook in optimizer._optimizer_step_pre_hooks.values() if hook is not _begin_momentum]
+    return [hook for hook in optimizer._optimizer_step_pre_hooks.values() if not is_ours(hook)]
+
+
+def is_ours(hook: Callable[..., Any]) -> bool:
+    """Whether a hook of an optimizer's step is that of a fused one."""
+    return hook is _begin_momentum
 
 
 def lay_out(optimizer: torch.optim.Optimizer) -> None:
@@ -72,6 +79,11 @@ def _begin_momentum(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
 
 
-def _usual(entries: dict[str, Any]) -> dict[str, Any]:
-    """State in the layout that a parameter has unless a method gave it another."""
-    return {name: value.contiguous() if type(value) is torch.Tensor else value for name, value in entries.items()}
+def _usual(entries: dict[str, Any], *, on_device: bool) -> dict[str, Any]:
+    """State in the layout that a parameter has unless a method gave it another; the step is counted on the host."""
+    return {
+        name: (value.cpu() if name == "step" and not on_device else value.contiguous())
+        if type(value) is torch.Tensor
+        else value
+        for name, value in entries.items()
+    }

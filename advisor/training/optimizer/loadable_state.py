@@ -47,8 +47,8 @@ def require_loadable(optimizer: torch.optim.Optimizer, state: Mapping[str, Any])
 
 
 def _packs(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it keeps its large entries as tensors of torchao's."""
-    return type(optimizer).__module__.startswith("torchao")
+    """Whether it keeps its large entries as tensors of torchao's, whose own Adam of plain ones has a private name."""
+    return type(optimizer).__module__.startswith("torchao") and not type(optimizer).__name__.startswith("_")
 
 
 def _is_packed(state: Mapping[str, Any]) -> bool | None:

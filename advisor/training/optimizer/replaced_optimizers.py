@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from advisor.errors import MethodRefusedError
+from advisor.training.optimizer.fused_step import is_ours
 
 __all__ = ["ReplacedOptimizers"]
 
@@ -21,9 +22,10 @@ class ReplacedOptimizers:
         Raises:
             MethodRefusedError: A scheduler holds the one before, and its replacement has other groups.
         """
-        # The user's step hooks must run around the steps of the replacement.
+        # The user's step hooks must run around the steps of the replacement; ours belong to what they were made for.
         for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-            getattr(by, hooks).update(getattr(before, hooks))
+            kept = {key: hook for key, hook in getattr(before, hooks).items() if not is_ours(hook)}
+            getattr(by, hooks).update(kept)
         scheduled = getattr(before.step, "_wrapped_by_lr_sched", False)
         if len(before.param_groups) == len(by.param_groups):
             if scheduled:  # which may move what the replacement has no use for

@@ -117,7 +117,7 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
     prepared = Prepared(identity=_identity(spec), threads=threads)
     asked: list[int] = []
     try:
-        with recording_reads(), _noting_threads(asked):
+        with recording_reads(), _noting_threads(asked, threads):
             prepared.workload = load_workload(spec.workload)
     except (Exception, SystemExit) as error:
         prepared.load_error = error
@@ -129,7 +129,7 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
     gc.freeze()
     if prepared.workload is not None:
         try:
-            with recording_reads(), _noting_threads(asked):
+            with recording_reads(), _noting_threads(asked, threads):
                 prepared.model, prepared.built = _built(prepared.workload, spec.seed, prepared.host_data)
             prepared.random_state = torch.get_rng_state()
             prepared.host_data.add(prepared.random_state, torch.device("cpu"))  # not the training's memory
@@ -143,15 +143,21 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
 
 
 @contextlib.contextmanager
-def _noting_threads(asked: list[int]) -> Generator[None, None, None]:
-    """Note the numbers of threads that the user's code sets: one is not told from ours by looking."""
+def _noting_threads(asked: list[int], threads: int) -> Generator[None, None, None]:
+    """Note the numbers of threads that the user's code sets: one is not told from ours by looking.
+
+    Code that reads the number to set it again must not take ours for its own.
+    """
     real = torch.set_num_threads
 
     def set_num_threads(count: int) -> None:
         real(count)
         asked.append(count)
 
-    with replaced(torch, set_num_threads=set_num_threads):
+    def get_num_threads() -> int:
+        return asked[-1] if asked else threads
+
+    with replaced(torch, set_num_threads=set_num_threads, get_num_threads=get_num_threads):
         yield
 
 
