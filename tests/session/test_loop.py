@@ -299,6 +299,7 @@ class ComparingFake(ComparingEvaluator):
         self.proposer = proposer
         self.notes = []
         self.timed: list[Candidate] = []
+        self.timed_after: list[int] = []  # as many proposals were told
         self.timed_at_once: list[tuple[Any, ...]] = []
         self.timed_as: Candidate | None = None
 
@@ -326,6 +327,7 @@ class ComparingFake(ComparingEvaluator):
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
         assert len(self.timed) < 10, "this would go on for as long as there is time"
         self.timed.append(leader)
+        self.timed_after.append(len(self.proposer.told))
         if self.timed_as is not None:
             return Evaluation(candidate=self.timed_as)
         return Evaluation(candidate=measured(100, *leader.policy.methods, micro_batch=32, role=leader.role))
@@ -364,17 +366,9 @@ def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() ->
     search = Search(both, FakeGuard(), earlier=[measured(250, role=Role.BASELINE)])
     fake = ComparingFake(search.proposer)
     search.loop._evaluator = search.loop._comparing = fake
-    told: list[int] = []
-    time_leader = fake.time_leader
-
-    def timed(leader: Candidate, *, best: float | None) -> Evaluation:
-        told.append(len(search.proposer.told))
-        return time_leader(leader, best=best)
-
-    fake.time_leader = timed  # type: ignore[method-assign]
     search.loop.run()
     assert [one.policy.methods for one in fake.timed] == [(CHECKPOINT,)]
-    assert told == [1]
+    assert fake.timed_after == [1]
 
 
 @pytest.mark.parametrize(("left", "timed_after"), [(900.0, 2), (150.0, 1)], ids=["enough time", "little time"])
@@ -389,17 +383,9 @@ def test_a_set_up_does_not_take_the_time_that_was_kept_for_a_leader(left: float,
     clock.now += 900.0 - left
     fake = ComparingFake(search.proposer)
     search.loop._evaluator = search.loop._comparing = fake
-    told: list[int] = []
-    time_leader = fake.time_leader
-
-    def timed(leader: Candidate, *, best: float | None) -> Evaluation:
-        told.append(len(search.proposer.told))
-        return time_leader(leader, best=best)
-
-    fake.time_leader = timed  # type: ignore[method-assign]
     search.loop.run()
     assert [one.policy.methods for one in fake.timed] == [(CHECKPOINT,)]
-    assert told == [timed_after]
+    assert fake.timed_after == [timed_after]
 
 
 @pytest.mark.parametrize(
