@@ -223,14 +223,15 @@ def _shared(options: argparse.Namespace) -> dict[str, Any]:
     """What a request of either kind has."""
     from advisor.text.ranges import whole
     from advisor.text.units import parse_bytes
-    from advisor.workload.source import resolve_source, stating
+    from advisor.workload.source import resolve_source
     from advisor.workload.workload import Stated
 
     limit = options.memory_limit
     given = {"tokens": options.tokens, "image_size": options.image_size}
     sizes = {name: whole(one, f"--{name.replace('_', '-')}") for name, one in given.items() if one is not None}
     return {
-        "source": stating(resolve_source(options.model), Stated(**sizes)),
+        "source": resolve_source(options.model),
+        "stated": Stated(**sizes),
         "device": options.device,
         "memory_limit_bytes": None if limit is None else parse_bytes(limit),
     }

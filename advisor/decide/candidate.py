@@ -78,6 +78,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         comparison: Its short steps alternating with plain training's.
         speedup: Speedup over the baseline by timed steps that alternate with the baseline, or with a leader that did.
             Its measurement then states the baseline's throughput times this speedup.
+        lead_spread: Half the width of the 95 % interval of its ratio to the fastest leader, relative, where leaders
+            were compared in turn with each other before the answer; 0 for that one.
         gain_of_larger: Speedup of a larger batch of the same methods, alternating with it in one process.
         confirmed: Speedup of its emitted wrapper in a fresh process, where that was run.
         not_confirmed: Why it may not win although no alternating run shows that: it was no faster than the baseline
@@ -101,6 +103,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     trial_key: str | None = None
     comparison: Comparison | None = None
     speedup: Speedup | None = None
+    lead_spread: float | None = None
     gain_of_larger: Speedup | None = None
     confirmed: Speedup | None = None
     not_confirmed: str = ""

@@ -95,9 +95,12 @@ def moved(evidence: Evidence, peak_bytes: int, speedup: Speedup | None) -> list[
 
 
 def _from_rates(evidence: Evidence) -> tuple[float, float, float] | None:
-    """The speedup that two rates state, of trainings that took no turns."""
+    """The speedup that two rates state, of trainings that took no turns.
+
+    Of a model that was made larger there is none: the baseline's is the smaller model's.
+    """
     baseline, own = evidence.baseline_samples_per_second, evidence.confirmed_samples_per_second
-    if not baseline:
+    if not baseline or evidence.floor_samples_per_second is not None:
         return None
     value = (own or evidence.samples_per_second) / baseline
     return value, value * (1 - evidence.relative_spread), value * (1 + evidence.relative_spread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -94,7 +95,8 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
 
     For a candidate that alternated with the baseline it is the interval of that ratio, however widely the baseline's
     own steps were spread. For two that alternated with the same leader it follows from their ratios to it: the spread
-    of the leader's ratio to the baseline affects both alike.
+    of the leader's ratio to the baseline affects both alike. Of leaders that were compared with each other in turn it
+    follows from these ratios: what is uncertain of all of them alike tells none apart.
     """
     if second.role is Role.BASELINE:
         first, second = second, first
@@ -102,6 +104,8 @@ def noise_of_lead(first: Candidate, second: Candidate, repeats: float = 0.0) -> 
         return max(SMALLEST_NOISE, second.measured.relative_spread, repeats)
     if first.speedup is not None and second.speedup is not None:
         return max(SMALLEST_NOISE, first.speedup.spread_beside(second.speedup), repeats)
+    if first.lead_spread is not None and second.lead_spread is not None:
+        return max(SMALLEST_NOISE, math.hypot(first.lead_spread, second.lead_spread), repeats)
     return noise_between(first.measured, second.measured, repeats)
 
 

@@ -14,6 +14,7 @@ from advisor.exports.deepspeed_keys import DEEPSPEED
 from advisor.exports.own_document import Document
 from advisor.exports.reading import each_once
 from advisor.exports.trainer_formats import FORMATS, TrainerFormat
+from advisor.goal import GoalKind
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import conflict_between
 from advisor.methods.setting import MethodSetting, use
@@ -98,8 +99,10 @@ def _kept_settings(file: PolicyFile, where: str) -> TrainerFile:
     known = file.fingerprints
     norm = None if known is None else known.asked.get("max_grad_norm")
     own = msgspec.structs.replace(file.baseline, settled={})
+    # A model that was made larger is not the one that they are for.
+    grown = file.evidence is not None and file.evidence.goal == GoalKind.BIGGER.value
     return TrainerFile(
-        baseline=Baseline(policy=own, origin=f"{where} (its baseline)"),
+        baseline=Baseline(policy=own, origin=f"{where} (its baseline)", model_size={} if grown else file.size),
         stated=Stated(batch_size=own.micro_batch, max_grad_norm=norm if isinstance(norm, float) else None),
         model="" if known is None else known.workload.get("model", ""),
     )

@@ -247,4 +247,15 @@ class Prepared:
                 "model.safetensors; save it so"
             )
         load_model(self.training, weights, read_parts(Path(folder)))
-        del models[place]
+        if place == len(models) - 1:
+            del models[place]
+        else:  # The accelerator finds the files of those that follow by their places.
+            models[place] = _Loaded()
+
+
+class _Loaded(torch.nn.Module):
+    """In the place of a model that was loaded already."""
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """Load nothing."""
+        return torch.nn.Module().load_state_dict({})

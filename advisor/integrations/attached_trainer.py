@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ _REPLACED = (
     "_load_best_model",
 )
 
+_log = logging.getLogger("advisor")
+
 
 class AttachedTrainer:
     """Methods of one trainer with the signatures that it calls them with; others stay, also those of its subclass.
@@ -51,6 +54,7 @@ class AttachedTrainer:
         self._training = loop.training
         self._micro_batch: int = trainer.args.per_device_train_batch_size
         self._loader_tells_size = False
+        self._leaves_out = False
         self._usual: dict[str, Callable[..., Any]] = {name: getattr(trainer, name) for name in _REPLACED}
 
     def install(self) -> None:
@@ -94,7 +98,9 @@ class AttachedTrainer:
         )
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
-        """Take the micro-batches of the next step, and weigh them.
+        """Take the micro-batches of the next step, and weigh them; none of those that end a stream before a whole step.
+
+        The trainer makes no optimizer step for these: their gradients would be left for the next pass over the stream.
 
         Raises:
             PolicyError: The trainer does not train by the policy anymore. Callbacks may change it between any two
@@ -102,6 +108,17 @@ class AttachedTrainer:
         """
         self._require_unchanged()
         micro_batches, count = self._usual["get_batch_samples"](*args, **kwargs)
+        asked = args[1] if len(args) > 1 else kwargs.get("num_batches", 0)
+        if 0 < len(micro_batches) < asked:
+            if not self._leaves_out:
+                self._leaves_out = True
+                _log.warning(
+                    "The data ended after %d of the %d micro-batches of a step, for which the trainer makes no "
+                    "optimizer step. They are left out, in every pass.",
+                    len(micro_batches),
+                    asked,
+                )
+            return [], None
         if micro_batches:
             for micro_batch in () if self._loader_tells_size else micro_batches:
                 self._require_small(micro_batch)

@@ -38,6 +38,7 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         request: Hash over goal, limits, search space and options.
         asked: What the request was, in values.
         options: Flag -> value of what ``asked`` has only as a digest, or not at all, to be typed again.
+        policy: Key of the policy that was measured; empty in older files.
         identity: What the model is and what its code reads; absent in older files.
     """
 
@@ -47,6 +48,7 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     request: str
     asked: Asked = {}
     options: dict[str, str] = {}
+    policy: str = ""
     identity: Identity | None = None
 
     def differences(self, now: Fingerprints, libraries: Iterable[str]) -> list[Difference]:

@@ -22,6 +22,7 @@ from advisor.methods.libraries import needed_by
 from advisor.policy.file import PolicyFile, load_policy_file
 from advisor.policy.fingerprints import Asked, Fingerprints, hardware_facts
 from advisor.policy.tune_command import tune_command
+from advisor.session.policy_checks import as_measured
 from advisor.session.policy_runs import PolicyRuns
 from advisor.session.request import picks_of
 from advisor.session.setup.limits import memory_budget
@@ -32,7 +33,7 @@ from advisor.text.printable import shown
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.workload.difference import Difference, Weight
-from advisor.workload.source import resolve_source, stating
+from advisor.workload.source import resolve_source
 from advisor.workload.workload import Stated, WorkloadSource
 
 __all__ = ["CheckRequest", "run_check"]
@@ -80,7 +81,7 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
     file = load_policy_file(request.policy_file)
     known = file.fingerprints
     plain = request.source or _named_source(request.policy_file, known)
-    source = _with_what_was_stated(plain, request, known)
+    source = as_measured(plain, request.stated, known)
     _check_picks(request, file)
     on_cpu = known is not None and known.hardware.get("kind") == DeviceKind.CPU.value
     hardware = detect_hardware(request.device or ("cpu" if on_cpu else None))
@@ -95,7 +96,7 @@ def run_check(request: CheckRequest, tell: Callable[[str], None]) -> PolicyCheck
     if known is None or known.identity is None:
         return msgspec.structs.replace(check, reason=_OLD)
     # What is stated otherwise now is told by itself: the model is compared at what was stated then.
-    as_then = _with_what_was_stated(plain, msgspec.structs.replace(request, stated=Stated()), known)
+    as_then = as_measured(plain, Stated(), known)
     found = _differences(request, file, known, as_then, hardware)
     found += known.identity.changes(source.root)
     if known.identity.model is not None:
@@ -123,29 +124,23 @@ def _check_picks(request: CheckRequest, file: PolicyFile) -> None:
 
 
 def _named_source(path: Path, known: Fingerprints | None) -> WorkloadSource:
-    """The model that a policy names, from the current folder or the policy's."""
+    """The model that a policy names, from the current folder or the policy's: preferably the one that was measured."""
     named = "" if known is None else known.workload.get("model", "")
     fix = f"Name it: momadvise check {shown(path)} MODEL (functions are passed to advisor.check)"
     if not named:
         raise PolicyError(f"A policy is checked with its model, but {shown(path)} names none. {fix}.")
     if named.startswith("hf:"):
         return resolve_source(named)
-    places = [Path(named), path.parent / named]
-    found = next((one for one in places if one.exists()), None)
-    if found is None:
+    found = [resolve_source(place) for place in (Path(named), path.parent / named) if place.exists()]
+    if not found and not named.endswith((".py", ".json")) and all(map(str.isidentifier, named.split("."))):
+        return resolve_source(named)  # a module
+    if not found:
         raise PolicyError(
             f"A policy is checked with its model, but {shown(path)} names {shown(named)}, which is neither in the "
             f"current folder nor beside the policy. {fix}."
         )
-    return resolve_source(found)
-
-
-def _with_what_was_stated(source: WorkloadSource, request: CheckRequest, known: Fingerprints | None) -> WorkloadSource:
-    """The model with the sizes that it was measured at, or with those that are asked for now."""
-    was = {} if known is None else known.asked
-    now = msgspec.structs.asdict(request.stated)
-    fields = {name: was.get(name) if value is None else value for name, value in now.items()}
-    return stating(source, msgspec.convert(fields, Stated))
+    then = None if known is None else known.workload.get("fingerprint")
+    return next((one for one in found if as_measured(one, Stated(), known).fingerprint == then), found[0])
 
 
 def _differences(
@@ -161,6 +156,8 @@ def _differences(
         asked=known.asked | _asked_now(request),
     )
     found = known.differences(now, libraries)
+    if known.policy not in ("", file.policy.key):
+        found.append(Difference(subject="policy", what="methods or batch"))
     needed = file.policy.gpu_count
     if hardware.kind is DeviceKind.CUDA and needed > hardware.device_count:
         found.append(Difference(subject="devices", was=str(needed), now=str(hardware.device_count)))
@@ -199,6 +196,7 @@ def _remeasured(
     limit = memory_budget(hardware, request.memory_limit_bytes).limit_bytes
     with PrivateFolder("check") as folder, Runner(folder, tell=tell) as runner:
         runs = PolicyRuns(file, source, hardware, limit, folder, runner, request.seed)
+        runs.probe()  # batches that differ in size are drawn as in the search
         result, plain, beside = runs.beside_baseline(file.policy.global_batch)
     if result.outcome is Outcome.REFUSED:
         raise MethodRefusedError(result.reason)
@@ -231,6 +229,8 @@ def _command(source: WorkloadSource, file: PolicyFile, request: CheckRequest) ->
     now = _asked_now(request) | ({} if request.device is None else {"device": request.device})
     # Settings of the user's own, which the policy keeps, are what the next one is compared with too.
     own = {} if file.baseline is None else {"--from": str(request.policy_file)}
+    if goal == GoalKind.CHEAPEST.value and "--gpus" not in options:
+        then = {name: value for name, value in then.items() if name != "gpus"}  # they are those that there were
     if _PICKS & now.keys():
         then = {name: value for name, value in then.items() if name not in _PICKS}
     more = {flag: value for flag, value in options.items() if flag != "--device" or request.device is None} | own

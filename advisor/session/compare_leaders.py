@@ -89,19 +89,22 @@ class _Leaders:
 
     def _settled(self, standing: JointStanding) -> dict[str, Standing]:
         """Write the estimates into the ledger; other batches of a leader's methods change by the same factor."""
-        found, factors = {}, {}
+        found, factors, behind = {}, {}, {}
         first = min(range(len(self._leaders)), key=lambda number: standing.mean[number])
         for number, leader in enumerate(self._leaders):
             label, own = Combination.of(leader.policy).label, standing.of(number)
             factors[label] = own.score / leader.samples_per_second, own.deviation
             # What is left to tell apart: the uncertainty that all leaders share decides nothing.
-            found[label] = Standing(mean=own.mean, deviation=standing.behind(number, first)[1])
+            apart = 0.0 if number == first else standing.behind(number, first)[1]
+            found[label] = Standing(mean=own.mean, deviation=apart)
+            behind[leader.policy.key] = math.expm1(_SURE * apart)
 
         def estimated(one: Candidate) -> Candidate:
             label = Combination.of(one.policy).label
             if one.measurement is None or label not in factors:
                 return one
-            return msgspec.structs.replace(one, measurement=_at_speed(one.measurement, *factors[label]))
+            own = _at_speed(one.measurement, *factors[label])
+            return msgspec.structs.replace(one, measurement=own, lead_spread=behind.get(one.policy.key))
 
         self._context.ledger.replace(estimated)
         return found

@@ -169,6 +169,9 @@ class SearchLoop:
             found, before = self._recorded(evaluation)
             if self._comparing is not None:
                 found += before  # the other batches of a ladder
+                timed = [one for one in found if is_measured(one)]
+                if timed and not any(is_faithful(one, self._goal) for one in timed):
+                    self._comparing.withdraw(evaluation.candidate)
             self._teach.tell(proposal, evaluation, found, self._better(found))
             timed_out = evaluation.candidate.outcome is Outcome.TIMEOUT and evaluation.candidate.trial_key is None
             if self._comparing is not None and timed_out:
@@ -264,6 +267,7 @@ class SearchLoop:
             self._teach.learn(timed, max((one.policy.micro_batch for one in timed), default=1))
             if not timed:
                 self._teach.rule_out(found[0])
+                evaluator.withdraw(leader)
 
     def _compare_more_steps(self, leader: Candidate) -> None:
         """Have the guard tell whether a would-be leader whose first losses drift may lead, and say so if it may not."""

@@ -1,20 +1,25 @@
-"""Whether a policy file is one of this model, device and versions. Called by verify."""
+"""Whether a policy file is one of this model, device and versions. Called by verify, predict and check."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from advisor.errors import MethodRefusedError, PolicyError
 from advisor.hardware.hardware import Hardware
 from advisor.methods.compose import judge
 from advisor.policy.file import PolicyFile
-from advisor.policy.fingerprints import hardware_facts
+from advisor.policy.fingerprints import Fingerprints, hardware_facts
 from advisor.policy.policy import Policy
 from advisor.session.setup.versions import versions
 from advisor.workload.facts import Facts
-from advisor.workload.workload import WorkloadSource
+from advisor.workload.source import stating
+from advisor.workload.workload import Stated, WorkloadKind, WorkloadSource
 
-__all__ = ["changes_since", "check_applies", "check_meant", "on_same_device"]
+__all__ = ["as_measured", "changes_since", "check_applies", "check_meant", "on_same_device"]
+
+_SIZES = ("tokens", "image_size")
 
 
 def check_meant(file: PolicyFile, path: Path, source: WorkloadSource) -> None:
@@ -49,6 +54,20 @@ def on_same_device(file: PolicyFile, hardware: Hardware) -> bool:
     then, now = file.fingerprints.hardware, hardware_facts(hardware)
     same_name = then.get("name", now["name"]) == now["name"]
     return same_name and then.get("simulated") == now.get("simulated")
+
+
+def as_measured(source: WorkloadSource, stated: Stated, known: Fingerprints | None) -> WorkloadSource:
+    """A model with what was stated beside it when its policy was measured, or is stated otherwise now.
+
+    Raises:
+        WorkloadError: The size of samples is stated of a model that makes its own.
+    """
+    was = {} if known is None else dict(known.asked)
+    if source.kind is not WorkloadKind.HUGGING_FACE:  # The policy may be of another model.
+        was = {name: value for name, value in was.items() if name not in _SIZES}
+    now = msgspec.structs.asdict(stated)
+    fields = {name: was.get(name) if value is None else value for name, value in now.items()}
+    return stating(source, msgspec.convert(fields, Stated))
 
 
 def changes_since(file: PolicyFile, source: WorkloadSource, hardware: Hardware) -> list[str]:

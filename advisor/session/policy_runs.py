@@ -19,8 +19,8 @@ from advisor.policy.wrapper import write_wrapper
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
-from advisor.trial.result import ConfirmResult
-from advisor.trial.spec import ConfirmTrial, TimeTrial, Trial
+from advisor.trial.result import ConfirmResult, ProbeResult
+from advisor.trial.spec import ConfirmTrial, ProbeTrial, TimeTrial, Trial
 from advisor.workload.batch_layout import BatchLayout
 from advisor.workload.workload import WorkloadSource
 
@@ -29,6 +29,9 @@ __all__ = ["PolicyRuns", "SideBySide", "speedup_beside_both"]
 _S = TypeVar("_S", bound=Trial[Any])
 
 _MEASURE_SECONDS: dict[type[Trial[Any]], float] = {TimeTrial: 4.0, ConfirmTrial: 10.0}
+_FIRST_BATCH = 2
+"""Of the probe, as in a search."""
+
 _TIME_LIMIT_SECONDS = 180.0
 _TIME_LIMIT_TO_COMPILE_SECONDS = 600.0
 _APART = 0.1
@@ -55,7 +58,7 @@ class PolicyRuns:
 
     Attributes:
         folder: For the wrappers that are run.
-        layout: Where batches have their samples, once a probe has found it.
+        layout: Where batches have their samples and how they differ in size, once :meth:`probe` has found it.
     """
 
     file: PolicyFile
@@ -66,6 +69,15 @@ class PolicyRuns:
     runner: Runner
     seed: int = 0
     layout: BatchLayout | None = None
+
+    def probe(self) -> ProbeResult:
+        """Run a first step of plain training; trials that follow make their batches as it found them."""
+        result = self.runner.run(
+            self.spec(ProbeTrial, Policy(micro_batch=min(_FIRST_BATCH, self.file.policy.global_batch)))
+        )
+        if result.facts is not None and result.facts.batch_layout.dims:
+            self.layout = result.facts.batch_layout
+        return result
 
     def beside_baseline(self, plain_batch: int) -> SideBySide:
         """Measure the baseline, then the wrapper, in turn with it where both fit.

@@ -16,10 +16,11 @@ from advisor.hardware.profile_hardware import find_profile, hardware_of
 from advisor.hardware.profiles import Profile
 from advisor.hardware.rates import DeviceRates
 from advisor.methods.compose import judge
-from advisor.policy.file import load_policy_file
+from advisor.policy.file import PolicyFile, load_policy_file
 from advisor.policy.policy import Policy
 from advisor.predict.policy_outlook import EXPANDABLE_SEGMENTS, Outlook, outlook_of
 from advisor.predict.prediction import CudaDevice, MemoryPrediction
+from advisor.session.policy_checks import as_measured
 from advisor.session.prediction_cache import PredictionCache
 from advisor.session.setup.limits import CUDA_CONTEXT_BYTES, memory_budget
 from advisor.session.sliced_policy import with_plan
@@ -31,7 +32,7 @@ from advisor.trial.process.runner import Runner
 from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
 from advisor.workload.sizes import size_words
-from advisor.workload.workload import WorkloadSource
+from advisor.workload.workload import Stated, WorkloadSource
 
 __all__ = ["PredictRequest", "run_prediction"]
 
@@ -43,12 +44,15 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to predict.
 
     Attributes:
+        source: The model, without what is stated beside it.
+        stated: The sizes of its samples; ``None`` for those that the policy was measured at, or usual ones.
         policy_file: The policy to apply; ``None`` for plain training.
         batch: The micro-batch to look at; ``None`` for the policy's, or else the workload's ``BATCH_SIZE``.
         profile: Name of a GPU's profile, to predict for that instead of a device of this machine.
     """
 
     source: WorkloadSource
+    stated: Stated = Stated()
     policy_file: Path | None = None
     batch: int | None = None
     device: str | None = None
@@ -79,7 +83,11 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         NothingPredictedError: A step cannot be traced without running it.
     """
     request.check()
-    policy, size = _policy(request)
+    file = None if request.policy_file is None else load_policy_file(request.policy_file)
+    known = None if file is None else file.fingerprints
+    source = as_measured(request.source, request.stated, known)
+    request = msgspec.structs.replace(request, source=source, stated=source.stated)
+    policy, size = _policy(request, file)
     profile, which = (None, "") if request.profile is None else find_profile(request.profile)
     hardware = detect_hardware(request.device) if profile is None else hardware_of(profile)
     verdict = judge(
@@ -101,13 +109,13 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
     fullest = max(found, key=lambda one: one.prediction.peak(_batch(request, policy, one.prediction)[0]))
     result, prediction = fullest.result, fullest.prediction
     batch, batch_from = _batch(request, policy, prediction)
-    known = [*filter(None, [which]), *planned, *_notes(request, hardware, profile), *_of_several(policy, fullest.rank)]
+    notes = [*filter(None, [which]), *planned, *_notes(request, hardware, profile), *_of_several(policy, fullest.rank)]
     if size:
-        known.append(f"The model is built at the policy's size, {size_words(size)}.")
+        notes.append(f"The model is built at the policy's size, {size_words(size)}.")
     if verdict.reason:
-        known.append(verdict.reason)
+        notes.append(verdict.reason)
     if fullest.kept_note:
-        known.append(fullest.kept_note)
+        notes.append(fullest.kept_note)
     return outlook_of(
         prediction,
         workload=request.source.name,
@@ -118,7 +126,7 @@ def run_prediction(request: PredictRequest, tell: Callable[[str], None]) -> Outl
         batch_from=batch_from,
         work=result.work,
         rates=result.device_rates if profile is None else DeviceRates.of_profile(profile),
-        notes=(*known, *(note for note in result.notes if note not in prediction.notes)),
+        notes=(*notes, *(note for note in result.notes if note not in prediction.notes)),
     )
 
 
@@ -147,14 +155,13 @@ def _traced(spec: PredictTrial, hardware: Hardware, tell: Callable[[str], None])
     return _Traced(spec.rank, result, result.prediction, note)
 
 
-def _policy(request: PredictRequest) -> tuple[Policy, dict[str, int | float]]:
+def _policy(request: PredictRequest, file: PolicyFile | None) -> tuple[Policy, dict[str, int | float]]:
     """The policy at the requested batch, as far as that is known before the model file is read; and the model's size.
 
     The size is empty for the model's own.
     """
-    if request.policy_file is None:
+    if file is None:
         return Policy(micro_batch=request.batch or 1), {}
-    file = load_policy_file(request.policy_file)
     policy = file.policy if request.batch is None else msgspec.structs.replace(file.policy, micro_batch=request.batch)
     return policy, file.size
 
@@ -207,6 +214,7 @@ def _spec(
         memory_limit_bytes=limit_bytes,
         seed=request.seed,
         at_own_batch=request.batch is None and request.policy_file is None,
+        identifies=True,  # what was predicted is kept until that changes
         rank=rank,
         measure_seconds=_TIME_LIMIT_SECONDS,
         time_limit_seconds=_TIME_LIMIT_SECONDS,

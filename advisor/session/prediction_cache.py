@@ -66,7 +66,7 @@ class PredictionCache:
             question=_question(spec, device),
             date=datetime.date.today().isoformat(),
             result=result,
-            identity=Identity.of(result.reads or Reads(), None),
+            identity=Identity.of(result.reads or Reads(), result.identity),
         )
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -88,6 +88,7 @@ def prepare(request: TuneRequest) -> Preparation:
     # The resolved device counts: without --gpus they depend on how many devices there are.
     on_devices = msgspec.structs.replace(request, gpu_counts=devices.counts)
     marker = study_marker(on_devices, hardware, versions(space.libraries), space.canonical_text, memory.limit_bytes)
+    marker = msgspec.structs.replace(marker, options=request.options_again)
     if request.storage is not None:
         check_opens(request.storage)
     return Preparation(

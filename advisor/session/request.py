@@ -148,8 +148,13 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options_again(self) -> dict[str, str]:
-        """Flag -> value of what :meth:`asked` has only as a digest of the space, and of the device."""
+        """Flag -> value of what :meth:`asked` has only as a digest of the space, of the device, and of its number.
+
+        The number is also in :meth:`asked`, given or found.
+        """
         typed = {"--device": self.device, "--methods": ",".join(self.methods), "--search-space": self.search_space}
+        if self.gpu_counts is not None:
+            typed["--gpus"] = ",".join(map(str, self.gpu_counts))
         return {flag: value for flag, value in typed.items() if value and value != "default"}
 
     def fingerprint(self, space_text: str) -> str:

@@ -22,7 +22,7 @@ from advisor.methods.catalogue import get_method
 from advisor.methods.compose import worst_fidelity
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
-from advisor.session.policy_checks import changes_since, check_applies, check_meant, on_same_device
+from advisor.session.policy_checks import as_measured, changes_since, check_applies, check_meant, on_same_device
 from advisor.session.policy_runs import PolicyRuns
 from advisor.session.setup.limits import memory_budget
 from advisor.surroundings import check_working_folder
@@ -30,21 +30,24 @@ from advisor.text.units import format_bytes, format_count, format_rate
 from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import ConfirmResult, Result, VerifyResult
-from advisor.trial.spec import PlainLoopTrial, ProbeTrial, VerifyTrial
+from advisor.trial.spec import PlainLoopTrial, VerifyTrial
 from advisor.workload.facts import Facts
-from advisor.workload.workload import WorkloadSource
+from advisor.workload.workload import Stated, WorkloadSource
 
 __all__ = ["VerifyRequest", "run_verification"]
 
-_FIRST_BATCH = 2
-"""Of the probe, as in a search."""
-
 
 class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to verify."""
+    """What to verify.
+
+    Attributes:
+        source: The model, without what is stated beside it.
+        stated: The sizes of its samples; ``None`` for those that the policy was measured at.
+    """
 
     policy_file: Path
     source: WorkloadSource
+    stated: Stated = Stated()
     device: str | None = None
     memory_limit_bytes: int | None = None
     seed: int = 0
@@ -60,12 +63,13 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
     check_working_folder()
     file = load_policy_file(request.policy_file)
     check_meant(file, request.policy_file, request.source)
+    source = as_measured(request.source, request.stated, file.fingerprints)
     hardware = detect_hardware(request.device)
     check_applies(file.policy, None, hardware)
     budget = memory_budget(hardware, request.memory_limit_bytes)
     with PrivateFolder("verify") as folder, Runner(folder, tell=tell) as runner:
-        notes = changes_since(file, request.source, hardware)
-        runs = PolicyRuns(file, request.source, hardware, budget.limit_bytes, folder, runner, request.seed)
+        notes = changes_since(file, source, hardware)
+        runs = PolicyRuns(file, source, hardware, budget.limit_bytes, folder, runner, request.seed)
         return _Verifier(runs, notes).run()
 
 
@@ -123,12 +127,9 @@ class _Verifier:
 
     def _facts(self) -> Facts:
         """Probe the model."""
-        samples = min(_FIRST_BATCH, self.policy.global_batch)
-        result = self.runner.run(self.runs.spec(ProbeTrial, Policy(micro_batch=samples)))
+        result = self.runs.probe()
         if result.facts is None:
             raise self._why_not(result, "a first step of plain training")
-        layout = result.facts.batch_layout
-        self.runs.layout = layout if layout.dims else None
         check_applies(self.policy, result.facts, self.hardware)
         return result.facts
 

@@ -122,6 +122,7 @@ class PredictResult(Result, frozen=True, kw_only=True, tag="predict"):
         prediction: The memory; ``None`` if the policy cannot be traced (see ``reason``).
         work: The work of a step, if it could be counted: on request, and for an absent device.
         timeline: Memory over the step, where the work was asked for.
+        identity: What the model is, if that was asked for and it can be built without memory.
     """
 
     prediction: MemoryPrediction | None = None
@@ -129,6 +130,7 @@ class PredictResult(Result, frozen=True, kw_only=True, tag="predict"):
     timeline: StepTimeline | None = None
     device_rates: DeviceRates | None = None
     reads: Reads | None = None
+    identity: ModelIdentity | None = None
 
 
 class ComparedResult(Result, frozen=True, kw_only=True):

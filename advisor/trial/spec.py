@@ -101,10 +101,7 @@ class Trial(msgspec.Struct, Generic[_R], frozen=True, kw_only=True, forbid_unkno
 
     @property
     def key(self) -> str:
-        """Identity of the trial: its fields without the incidental ones.
-
-        Fields at their defaults are skipped, so a field added later does not change the keys of older trials.
-        """
+        """Identity of the trial: its fields but incidental ones and defaults; a later field changes no older key."""
         asked = {
             name: value if of is None else of(value)
             for name, default, of in identity_of(type(self))
@@ -162,6 +159,7 @@ class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict
         allocator_limit_bytes: Also replay the allocations of a CUDA device, at the batch and up to this limit.
         counts_work: Also count the work of a step on the device itself.
         at_own_batch: Trace around the workload's ``BATCH_SIZE``, if it states one, instead of ``micro_batch``.
+        identifies: Also tell what the model is.
         rank: The rank to trace, of those that train together: on a mesh they hold different parts of the model.
     """
 
@@ -170,6 +168,7 @@ class PredictTrial(Trial[PredictResult], frozen=True, kw_only=True, tag="predict
     counts_work: bool = False
     measures_rates: bool = False
     at_own_batch: bool = False
+    identifies: bool = False
     rank: int = 0
 
     @property

@@ -56,7 +56,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         device_rates: All measured rates of the device, for predictions of time; ``None`` if not measured.
         workload_options: Those of ``compute_loss``, ``build_optimizer``, ``count_targets``, ``linear_head``,
             ``max_grad_norm`` and ``blocks`` that the workload defines: they must be passed when a policy is applied.
-            A clipping that the user states beside the model has its value: ``"max_grad_norm=1.0"``.
+            A clipping that the user states beside the model has its value: ``"max_grad_norm=1.0"``; likewise a device
+            that a wrapper would not choose.
         size_arguments: Function (``build_model``, ``make_batch``; ``config`` for a Hugging Face model) -> the
             arguments in ``SIZES`` that it takes.
         libraries: Optional library that the search's methods need -> version, or ``"error: ..."`` when importing it

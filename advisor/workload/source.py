@@ -24,7 +24,7 @@ from advisor.workload.code.fingerprint import digest_of
 from advisor.workload.code.reachable_code import local_code
 from advisor.workload.hub import hub_config
 from advisor.workload.missing_functions import check_contract
-from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource
+from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource, package_root
 
 __all__ = ["resolve_source", "stating"]
 
@@ -100,7 +100,7 @@ def _found(path: Path, text: str) -> WorkloadSource:
             return _config_file(path)
         if path.suffix == ".py":
             path = path.resolve()
-            return _file_source(path, _package_root(path), path.stem)
+            return _file_source(path, package_root(path), path.stem)
         raise WorkloadError(f"MODEL must be {_ACCEPTED}, but {shown(path)} is a file of another kind.")
     if not text.endswith((".py", ".json")) and all(part.isidentifier() for part in text.split(".")):
         return _module(text)
@@ -119,17 +119,6 @@ def _file_source(path: Path, root: Path | None, name: str) -> WorkloadSource:
         fingerprint=fingerprint,
         files=files,
     )
-
-
-def _package_root(path: Path) -> Path | None:
-    """The folder above the outermost package that the file is in, or ``None`` for a file on its own.
-
-    A file of a package may use relative imports, so it must be loaded as the package's module.
-    """
-    folder = path.parent
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier() and folder != folder.parent:
-        folder = folder.parent
-    return None if folder == path.parent or not path.stem.isidentifier() else folder
 
 
 def _module(name: str) -> WorkloadSource:

@@ -11,7 +11,7 @@ import msgspec
 
 from advisor.text.paths import as_seen_from_here
 
-__all__ = ["CONSTANTS", "FUNCTIONS", "Stated", "WorkloadKind", "WorkloadSource"]
+__all__ = ["CONSTANTS", "FUNCTIONS", "Stated", "WorkloadKind", "WorkloadSource", "package_root"]
 
 FUNCTIONS = ("build_model", "make_batch", "compute_loss", "build_optimizer", "count_targets", "linear_head")
 """What a user may define; the first two are needed."""
@@ -83,7 +83,7 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def typed_here(self) -> str:
         """What finds it from the current folder, on this machine: a path to one that is elsewhere is whole."""
-        named = _in_hub_cache(self.location)
+        named = _in_hub_cache(self.location) or self._namespaced
         return str(as_seen_from_here(Path(self.location))) if os.path.isabs(self.location) and not named else self.typed
 
     @property
@@ -94,7 +94,28 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if not self.location:
             return ""
         path = as_seen_from_here(Path(self.location))
-        return _in_hub_cache(self.location) or (path.name if path.is_absolute() else path.as_posix())
+        named = _in_hub_cache(self.location) or self._namespaced
+        return named or (path.name if path.is_absolute() else path.as_posix())
+
+    @property
+    def _namespaced(self) -> str:
+        """The module's name, where its path does not tell: below folders that have no ``__init__.py``; else empty."""
+        path, root = Path(self.location), self.import_paths[0] if self.import_paths else ""
+        if self.kind is not WorkloadKind.FILE or not root or (package_root(path) or path.parent) == Path(root):
+            return ""
+        below = path.relative_to(root).with_suffix("")
+        return ".".join(below.parts[:-1] if below.name == "__init__" else below.parts)
+
+
+def package_root(path: Path) -> Path | None:
+    """The folder above the outermost package that the file is in, or ``None`` for a file on its own.
+
+    A file of a package may use relative imports, so it must be loaded as the package's module.
+    """
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier() and folder != folder.parent:
+        folder = folder.parent
+    return None if folder == path.parent or not path.stem.isidentifier() else folder
 
 
 def _in_hub_cache(location: str) -> str:

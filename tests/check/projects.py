@@ -106,7 +106,10 @@ class Project:
         path.write_text(text.replace(old, new))
 
     def restate(self, part: str, **values: Any) -> None:
-        """Change what the policy states: ``part`` is a path of fields, such as ``"fingerprints.hardware"``."""
+        """Change what the policy states: ``part`` is a path of fields, such as ``"fingerprints.hardware"``.
+
+        A changed policy is the one that was measured.
+        """
         file = load_policy_file(self.policy)
 
         def changed(record: Any, names: list[str]) -> Any:
@@ -116,7 +119,11 @@ class Project:
                 return msgspec.structs.replace(record, **values)
             return msgspec.structs.replace(record, **{names[0]: changed(getattr(record, names[0]), names[1:])})
 
-        write_policy_file(changed(file, part.split(".") if part else []), self.policy, header="")
+        file = changed(file, part.split(".") if part else [])
+        if part == "policy" and file.fingerprints is not None:
+            measured = msgspec.structs.replace(file.fingerprints, policy=file.policy.key)
+            file = msgspec.structs.replace(file, fingerprints=measured)
+        write_policy_file(file, self.policy, header="")
 
     def check(self) -> PolicyCheck:
         """Check it."""

@@ -20,6 +20,7 @@ from advisor.session import check as checking
 from advisor.session.policy_runs import PolicyRuns, SideBySide, speedup_beside_both
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import ConfirmResult, LookResult
+from advisor.workload.source import resolve_source
 from tests.decide.examples import measurement
 from tests.session.command import run_here
 
@@ -92,6 +93,15 @@ def test_the_command_that_helps_picks_as_is_asked_for_now_or_as_then(project: Pr
     assert "--max-latency" not in now
 
 
+def test_the_command_that_helps_names_devices_only_if_they_were_named(project: Project) -> None:
+    project.restate("fingerprints.asked", goal="cheapest", gpus="1,2,4")
+    project.restate("evidence", goal="cheapest")
+    project.edit("parts.py", "relu", "tanh")
+    assert "--gpus" not in printed(project)[1][0]
+    project.restate("fingerprints.options", **{"--gpus": "1,2"})
+    assert "--gpus 1,2 " in printed(project)[1][0] + " "
+
+
 def test_the_command_that_helps_compares_with_the_same_settings_of_the_users_own(project: Project) -> None:
     project.restate("", baseline=Policy(methods=(use("checkpoint", every=1),), micro_batch=4))
     project.edit("parts.py", "relu", "tanh")
@@ -150,6 +160,38 @@ def test_the_model_that_a_policy_names_must_be_there(project: Project, tmp_path:
     project.restate("fingerprints.workload", model="")
     with pytest.raises(PolicyError, match=r"names none\. Name it: momadvise check .*policy\.yaml MODEL"):
         project.check()
+
+
+def test_of_two_models_of_a_name_it_is_the_one_that_was_measured(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    Project(elsewhere).edit("model.py", "range(2)", "range(3)")
+    monkeypatch.chdir(elsewhere)
+    assert project.check().holds
+    project.edit("model.py", "range(2)", "range(4)")
+    assert "momadvise --goal faster model.py " in " ".join(project.check().command), "the current folder's"
+
+
+def test_a_module_of_folders_without_an_init_file_is_found_by_its_name(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "train"
+    package.mkdir()
+    text = (
+        (tmp_path / "model.py")
+        .read_text()
+        .replace("from parts", "from train.parts")
+        .replace(".parent /", ".parent.parent /")
+    )
+    (package / "model.py").write_text(text)
+    (tmp_path / "parts.py").rename(package / "parts.py")
+    source = resolve_source("train.model")
+    project.restate("fingerprints.workload", model=source.typed, fingerprint=source.fingerprint)
+    (tmp_path / "model.py").unlink()
+    found = project.check()
+    assert found.holds, found.words
+    assert found.command[3] == "train.model"
 
 
 def test_a_model_beside_the_policy_is_found_from_another_folder(
@@ -227,6 +269,38 @@ def test_figures_that_moved_have_a_status_of_their_own(
     assert found == status
     assert [one for one in lines[1:] if one.startswith(line)] == lines[1:]
     assert bool(lines[1:]) == bool(line)
+
+
+def test_of_a_model_that_was_made_larger_only_the_peak_is_compared(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.restate(
+        "evidence",
+        goal="bigger",
+        peak_bytes=2**20,
+        confirmed_peak_bytes=None,
+        speedup_over_baseline=None,
+        baseline_samples_per_second=1000.0,
+        floor_samples_per_second=500.0,
+    )
+    monkeypatch.setattr(PolicyRuns, "beside_baseline", side_by_side(1.0, (1.6, 1.5, 1.7)))
+    assert printed(project, "--remeasure")[:2] == (0, ["The policy holds, and the wrapper does what it promises."])
+
+
+def test_batches_are_made_as_in_the_search(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap: a trial that finds where samples are does not look whether batches differ in size."""
+    seen: list[Any] = []
+
+    def run(runs: PolicyRuns, plain_batch: int) -> SideBySide:
+        seen.append(runs.layout)
+        return side_by_side(1.0, None)(runs, plain_batch)
+
+    project.edit("model.py", "torch.randn(batch_size, DIM)", "torch.randn(batch_size, 1 + torch.randint(9, ()), DIM)")
+    project.restate("fingerprints.workload", fingerprint=resolve_source(project.folder / "model.py").fingerprint)
+    project.restate("fingerprints.identity", model=None)
+    monkeypatch.setattr(PolicyRuns, "beside_baseline", run)
+    assert printed(project, "--remeasure")[0] in (0, 4)
+    assert seen[0].sizes is not None
 
 
 def test_a_wrapper_that_no_longer_runs_moved_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,10 @@ MAKES_STALE: dict[str, tuple[Change, str]] = {
         both(ON_H100, measured_with("policy", gpu_count=4), device(**AN_H100, device_count=2)), "devices: 4 -> 2",
     ),
     "no GPU any more": (both(ON_H100, device()), "device: NVIDIA H100 -> "),
+    "the policy's batch": (edit("micro_batch: ", "micro_batch: 1", "policy.yaml"), "policy: methods or batch changed"),
+    "its passes": (
+        edit("accumulation_steps: 1", "accumulation_steps: 2", "policy.yaml"), "policy: methods or batch changed",
+    ),
     "the global batch": (asked(global_batch=64), "global batch: none -> 64"),
     "the memory limit": (asked(memory_limit_bytes=2**30), "memory limit: 2.00 GiB -> 1.00 GiB"),
 }  # fmt: skip

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -22,6 +23,7 @@ from advisor.policy.fingerprints import Fingerprints
 from advisor.policy.policy import Policy
 from advisor.session.request import TuneRequest
 from advisor.workload.workload import Stated, WorkloadKind
+from tests.policy.test_file import EVIDENCE
 
 AXOLOTL: dict[str, Any] = {
     "base_model": "org/tiny-llama",
@@ -269,3 +271,13 @@ def test_a_policy_keeps_the_settings_that_it_was_compared_with(tmp_path: Path) -
     write_policy_file(PolicyFile(policy=Policy(micro_batch=8)), path, header="")
     with pytest.raises(OptionError, match="is a policy without a baseline"):
         read_trainer_file(path)
+
+
+@pytest.mark.parametrize(("goal", "size"), [("faster", {"layers": 24}), ("bigger", {})])
+def test_settings_of_a_policy_are_for_its_model_unless_that_was_made_larger(
+    goal: str, size: dict[str, int], tmp_path: Path
+) -> None:
+    evidence = msgspec.structs.replace(EVIDENCE, goal=goal, model_size={"layers": 24})
+    file = PolicyFile(policy=Policy(micro_batch=8), baseline=Policy(micro_batch=2), evidence=evidence)
+    write_policy_file(file, tmp_path / "policy.yaml", header="")
+    assert read_trainer_file(tmp_path / "policy.yaml").baseline.model_size == size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,24 @@ def test_both_are_not_clipped_together() -> None:
     further = accelerator.prepare(model(1))
     with pytest.raises(MethodRefusedError, match="without those of others; call clip_grad_norm_ for each"):
         accelerator.clip_grad_norm_([*prepared.model.parameters(), *further.parameters()], 1.0)
+    prepared.training.close()
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["policy first", "policy last"])
+def test_each_goes_on_from_its_own_saved_weights(is_first: bool, tmp_path: Path) -> None:
+    accelerator = Accelerator(cpu=True)
+    own, others = model(1), [model(2), model(1)]
+    before = [] if is_first else accelerator.prepare(*others)
+    prepared = accelerate.prepare(own, policy_of(accumulation_steps=1), accelerator=accelerator)
+    after = accelerator.prepare(*others) if is_first else []
+    models = [prepared.model, *before, *after]
+    for number, one in enumerate(models):
+        torch.nn.init.constant_(one.lm_head.weight, float(number))
+    accelerator.save_state(str(tmp_path))
+    for one in models:
+        torch.nn.init.constant_(one.lm_head.weight, -1.0)
+    accelerator.load_state(str(tmp_path))
+    assert [float(one.lm_head.weight.detach().mean()) for one in models] == [0.0, 1.0, 2.0]
     prepared.training.close()
 
 

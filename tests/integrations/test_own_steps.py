@@ -13,7 +13,8 @@ from accelerate import Accelerator
 from advisor.errors import MethodRefusedError, PolicyError, WorkloadError
 from advisor.integrations import accelerate, hf
 from advisor.methods.setting import use
-from tests.integrations.small import SAMPLES, adamw, batch, error, model, policy_of, state_of, trainer
+from advisor.policy.apply import apply_policy
+from tests.integrations.small import SAMPLES, adamw, batch, error, model, policy_of, rows, state_of, trainer
 
 BF16 = use("precision", dtype="bf16")
 
@@ -113,6 +114,34 @@ class Directly(transformers.Trainer):
 def test_a_direct_call_in_a_step_is_refused(settings: Any, kind: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=words):
         trained(Directly, tmp_path, *settings)
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """The data of a step and a half, of a length that nobody knows before its end."""
+
+    passes = 0
+
+    def __iter__(self) -> Any:
+        self.passes += 1
+        return iter(rows()[: SAMPLES * 3 // 2])
+
+
+def test_what_a_stream_ends_with_before_a_whole_step_is_left_out_of_every_pass(tmp_path: Path, caplog: Any) -> None:
+    own = trainer(tmp_path)
+    own.train_dataset = stream = Stream()
+    training = hf.attach(own, policy_of(), build_optimizer=adamw)
+    with caplog.at_level("WARNING", logger="advisor"):
+        own.train()
+    assert stream.passes == own.state.global_step == 2
+    assert [one.getMessage() for one in caplog.records if one.name == "advisor"] == [
+        "The data ended after 1 of the 2 micro-batches of a step, for which the trainer makes no optimizer step. "
+        "They are left out, in every pass."
+    ]
+    found, norm = state_of(training), own.args.max_grad_norm
+    same = apply_policy(policy_of(), model(), build_optimizer=adamw, max_grad_norm=norm)
+    for _ in range(2):
+        same.step(batch(0))
+    assert error(found, state_of(same)) < 1e-5
 
 
 class Scaled(transformers.Trainer):

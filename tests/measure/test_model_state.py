@@ -64,3 +64,24 @@ def test_parameters_are_no_state() -> None:
         before = state_values({"": keeper})
         keeper.weight += 1
     assert state_changes(before, state_values({"": keeper})) == {}
+
+
+class Large(nn.Module):
+    """Keeps more than a training may have room for."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(2**14, 80).to(dtype))
+        self.register_buffer("flat", torch.ones(2**20 + 1).to(dtype))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.complex64, torch.int8, torch.bool, torch.float8_e4m3fn], ids=str
+)
+def test_of_what_is_large_there_are_sums_which_change_with_a_row(dtype: torch.dtype) -> None:
+    large = Large(dtype)
+    before = state_values({"a": large})
+    assert {name: value.numel() for name, value in before.items()} == {"a.queue": 80, "a.flat": 1}
+    assert state_changes(before, state_values({"a": large})) == {}
+    large.queue[5] = torch.ones(80).to(dtype)
+    assert state_changes(before, state_values({"a": large})) == {"a.queue": pytest.approx(80**0.5)}

@@ -1,5 +1,6 @@
 """policy.yaml: what is written is read back, and every mistake in a hand-written file is explained."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from advisor.errors import PolicyError
 from advisor.hardware.mesh import Mesh
+from advisor.methods.base import Method
+from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.setting import use
 from advisor.policy.file import CostEvidence, Evidence, PolicyFile, load_policy_file, policy_line, write_policy_file
 from advisor.policy.fingerprints import Fingerprints
@@ -40,6 +43,15 @@ def test_a_policy_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert load_policy_file(tmp_path / "policy.yaml") == file
     assert (tmp_path / "policy.yaml").read_text().startswith("# two\n# lines\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["policy.yaml"], "no temporary file may be left"
+
+
+@pytest.mark.parametrize("method", CATALOGUE, ids=lambda method: method.name)
+def test_a_policy_that_was_read_back_has_the_key_that_it_had(method: Method, tmp_path: Path) -> None:
+    names, choices = ([getattr(one, field) for one in method.parameters] for field in ("name", "choices"))
+    for values in itertools.product(*choices):
+        policy = Policy(methods=(use(method.name, **dict(zip(names, values, strict=True))),), micro_batch=8)
+        write_policy_file(PolicyFile(policy=policy), tmp_path / "policy.yaml", header="")
+        assert load_policy_file(tmp_path / "policy.yaml").policy.key == policy.key
 
 
 def test_a_file_that_was_cut_off_is_damaged_wherever_that_was(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from advisor.session.trials.turns import Turns
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import Rung, SizeResult, TimeResult
 from tests.decide.examples import baseline, goal, measured, measurement
+from tests.decide.test_guard import found as guard_found
 from tests.search.test_memory_model import point, sizing
 from tests.session.contexts import study
 
@@ -415,6 +416,18 @@ def test_what_sets_the_pace_leads_at_its_best_batch() -> None:
     assert trials.turns.leader.policy.micro_batch == 32
 
 
+def test_a_leader_that_trains_wrongly_decides_nothing_for_others() -> None:
+    trials = FakeTrials(growing=0.001, rates={8: 100, 16: 150, 32: 180, 64: 170})
+    found = evaluator(trials, limited(1000))
+    found.baseline_is(baseline(100, micro_batch=8))
+    before = vars(trials.turns).copy()
+    leader = found.time_at_once(CHECKPOINT, Role.HAND_TUNED).candidate
+    found.withdraw(compared(found, BF16))
+    assert trials.turns.pacesetter == CHECKPOINT, "another one was withdrawn"
+    found.withdraw(leader)
+    assert {name for name, value in vars(trials.turns).items() if value != before[name]} == {"_before"}
+
+
 def test_nothing_is_compared_at_a_batch_above_those_at_which_the_pace_was_set() -> None:
     """Trap: a ladder ended at 64 samples, the next batch failed, and every combination was compared at 192."""
     trials = FakeTrials(fixed=0.02, growing=0.001, rates={8: 100, 16: 150, 32: 180}, fails_at=(64, 80))
@@ -526,6 +539,10 @@ def test_it_compares_as_it_did_when_the_earlier_run_ended() -> None:
         third = FakeTrials(growing=0.001)
         evaluator(third).baseline_is(baseline(100), [baseline(100), leader, *others])
         assert third.turns.compare_at == 16, "what was hopeless was compared before it came there"
+    broken = msgspec.structs.replace(leader, guard=guard_found(0.4, excess=2.0))
+    fourth = FakeTrials(growing=0.001)
+    evaluator(fourth).baseline_is(baseline(100), [baseline(100), broken, *more])
+    assert fourth.turns.pacesetter == PLAIN, "that one trains wrongly"
     anew = FakeTrials(growing=0.001)
     evaluator(anew).baseline_is(baseline(100), [baseline(100), leader])
     assert anew.turns.pacesetter == PLAIN, "nobody was compared with it yet"

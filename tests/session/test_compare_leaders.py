@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from advisor.decide.candidate import Candidate
+from advisor.decide.noise import noise_between
+from advisor.decide.ranking import noise_of_lead, ranked
 from advisor.goal import Goal, GoalKind
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
@@ -109,6 +111,23 @@ def test_a_lucky_leader_gives_way_to_the_one_that_is_faster_in_turn() -> None:
     assert rate / one.samples_per_second == pytest.approx(
         LUCKY[0].policy.global_batch / (LUCKY[0].measurement.step_seconds * 103)  # type: ignore[union-attr]
     )
+
+
+def test_of_leaders_whose_ratio_is_known_the_faster_one_is_chosen_though_it_has_more_methods() -> None:
+    """The trap: each one's own uncertainty, which they share, made a tie of what its comparisons had told apart."""
+    simple = msgspec.structs.replace(measured(100), policy=Policy(methods=(DDP,), micro_batch=64, gpu_count=2))
+    faster = leader(100, 2)
+
+    class Both(Machine):
+        def rate(self, policy: Policy) -> float:
+            return 100.0 if len(policy.methods) == 1 else 105.0
+
+    context, _ = compared([simple, faster], Both({}))
+    assert len(context.ledger.candidates) == 2
+    spreads = [one.measured.relative_spread for one in context.ledger.candidates]
+    assert min(spreads) > 0.025, "of each alone"
+    chosen = ranked(context.ledger.candidates, context.goal)
+    assert noise_of_lead(*chosen.eligible) < 0.03 < noise_between(*(one.measured for one in chosen.eligible))
 
 
 def test_only_those_that_may_be_the_best_are_compared_each_time_anew() -> None:

@@ -45,6 +45,7 @@ class FakeProposer:
         self.learned: list[tuple[Any, dict[str, Any]]] = []
         self.is_shared = False
         self.recipe_name: str | None = None
+        self.hand_tuned = False
         self.put_offs: list[str] = []
         self.left_out: set[str] = set()
         self.ruled_out: list[tuple[str, str, bool]] = []
@@ -64,7 +65,8 @@ class FakeProposer:
         if not self.left:
             return None
         combination = Combination.of(self.left[0].policy)
-        return Proposal(number=1, combination=combination, batch_fraction=1.0, recipe_name=self.recipe_name)
+        asked: dict[str, Any] = {"recipe_name": self.recipe_name, "hand_tuned": self.hand_tuned}
+        return Proposal(number=1, combination=combination, batch_fraction=1.0, **asked)
 
     def tell(
         self, proposal: Any, value: Any, constraints: dict[str, float], attributes: dict[str, Any], **options: Any
@@ -302,6 +304,7 @@ class ComparingFake(ComparingEvaluator):
         self.timed_after: list[int] = []  # as many proposals were told
         self.timed_at_once: list[tuple[Any, ...]] = []
         self.timed_as: Candidate | None = None
+        self.withdrawn: list[str] = []
 
     def baseline(self) -> None:
         """The workload states no batch."""
@@ -323,6 +326,9 @@ class ComparingFake(ComparingEvaluator):
         candidate = self.proposer.left.pop(0)
         self.timed_at_once.append(candidate.policy.methods)
         return Evaluation(candidate=msgspec.structs.replace(candidate, role=role))
+
+    def withdraw(self, leader: Candidate) -> None:
+        self.withdrawn += [one.name for one in leader.policy.methods]
 
     def time_leader(self, leader: Candidate, *, best: float | None) -> Evaluation:
         assert len(self.timed) < 10, "this would go on for as long as there is time"
@@ -358,6 +364,19 @@ def test_whether_first_losses_that_drift_mean_anything_is_found_out_before_it_is
     assert guard.checks[0] == "precision"
     (kept,) = [one for one in search.ledger.candidates if one.outcome is Outcome.COMPARED and one.guard is not None]
     assert ("it may not win" in kept.reason) == bool(broken)
+
+
+@pytest.mark.parametrize("broken", ["", "precision"])
+def test_what_others_are_compared_with_is_what_trains_well(broken: str) -> None:
+    """The trap: what was timed first and diverged set the pace, beside which nothing else had a chance."""
+    fast = msgspec.structs.replace(measured(500, BF16), fidelity=Fidelity.PRECISION)
+    search = Search([fast, compared(300, CHECKPOINT)], FakeGuard(broken=broken), earlier=[baseline(50)])
+    fake = ComparingFake(search.proposer)
+    search.loop._evaluator = search.loop._comparing = fake
+    search.proposer.hand_tuned = True
+    search.loop.run()
+    assert fake.timed_at_once[0] == (BF16,)
+    assert fake.withdrawn[:1] == ([broken] if broken else [])
 
 
 def test_what_surely_leads_is_timed_before_the_next_combination_is_compared() -> None:

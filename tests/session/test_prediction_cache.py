@@ -14,6 +14,7 @@ from advisor.session.prediction_cache import PredictionCache
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
+from advisor.workload.identity import ModelIdentity
 from tests.trial.specs import spec
 
 QUESTION = spec(kind=PredictTrial)
@@ -41,6 +42,14 @@ def test_an_answer_is_found_by_its_question_and_by_no_other(cache: PredictionCac
 def test_other_versions_ask_another_question(cache: PredictionCache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.keep(QUESTION, "a CPU", ANSWER)
     monkeypatch.setattr(prediction_cache, "versions", lambda: {"torch": "0"})
+    assert cache.find(QUESTION, "a CPU") is None
+
+
+def test_another_version_of_the_library_that_the_model_is_of_is_another_model(cache: PredictionCache) -> None:
+    known = ModelIdentity(
+        class_name="Net", parameters=1, trainable=1, buffers=0, structure="s", libraries={"torch": "0.9"}
+    )
+    cache.keep(QUESTION, "a CPU", msgspec.structs.replace(ANSWER, identity=known))
     assert cache.find(QUESTION, "a CPU") is None
 
 

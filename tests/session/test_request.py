@@ -65,6 +65,11 @@ def test_another_price_or_preference_is_the_same_study() -> None:
     assert cheapest(global_batch=8).fingerprint("space") != plain
 
 
+def test_devices_are_asked_for_again_if_they_were_named() -> None:
+    assert cheapest().options_again == {}
+    assert cheapest(gpu_counts=(1, 2)).options_again == {"--gpus": "1,2"}
+
+
 def test_another_sampler_or_storage_is_the_same_study() -> None:
     plain = TuneRequest(source=SOURCE).fingerprint("space")
     assert TuneRequest(source=SOURCE, sampler=SamplerName.TPE).fingerprint("space") == plain

@@ -31,12 +31,39 @@ import time
 
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 """
+_UNKNOWN_THREAD = """
+import _thread
+
+ASKED, ANSWERED = _thread.allocate_lock(), _thread.allocate_lock()
+ASKED.acquire(), ANSWERED.acquire()
+
+
+def answer():
+    while True:
+        ASKED.acquire()
+        ANSWERED.release()
+
+
+_thread.start_new_thread(answer, ())
+
+
+def make_batch(batch_size):
+    ASKED.release()
+    ANSWERED.acquire()
+    return torch.ones(batch_size, 16), torch.zeros(batch_size, dtype=torch.long)
+"""
 _CHILD = """
 import subprocess
 import sys
 
 CHILD = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 """
+HINDRANCES = {
+    "operators": _THREADS,
+    "thread": _PYTHON_THREAD,
+    "a library's thread": _UNKNOWN_THREAD,
+    "child": _CHILD,
+}
 
 
 @pytest.fixture
@@ -118,7 +145,7 @@ def test_a_model_that_existed_before_is_left_for_a_trial_to_refuse(
     assert "must build a new model on every call" in refused.reason
 
 
-@pytest.mark.parametrize("added", [_THREADS, _PYTHON_THREAD, _CHILD], ids=["operators", "thread", "child"])
+@pytest.mark.parametrize("added", HINDRANCES.values(), ids=HINDRANCES)
 def test_nothing_is_forked_where_threads_or_children_run_already(
     fresh: PreparingProcess, tmp_path: Path, added: str
 ) -> None:
@@ -154,7 +181,7 @@ def test_code_that_sets_the_number_that_it_has_read_gets_all_threads(monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("added", [_THREADS, _PYTHON_THREAD, _CHILD], ids=["operators", "thread", "child"])
+@pytest.mark.parametrize("added", HINDRANCES.values(), ids=HINDRANCES)
 def test_trials_of_what_cannot_be_forked_run_in_the_worker(runner: Runner, tmp_path: Path, added: str) -> None:
     workload = Logged(tmp_path / "workload", added)
     probe = runner.run(workload.spec(kind=ProbeTrial))

@@ -184,6 +184,27 @@ def test_an_importable_module_is_found_without_importing_its_packages(
     assert "must be a Python file" in message("math")
 
 
+@pytest.mark.parametrize(
+    ("packages", "module", "typed"),
+    [
+        ((), "train.model", "train.model"),
+        (("train",), "train.model", "train/model.py"),
+        (("train/inner",), "train.inner.model", "train.inner.model"),
+        ((), "model", "model.py"),
+    ],
+)
+def test_a_module_is_typed_by_its_name_where_its_path_does_not_tell_its_folder(
+    packages: tuple[str, ...], module: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for package in packages:
+        write(tmp_path / package / "__init__.py", "")
+    write(tmp_path / f"{module.replace('.', '/')}.py", GOOD)
+    source = resolve_source(module)
+    assert (source.typed, source.typed_here) == (typed, typed)
+    assert resolve_source(source.typed).fingerprint == source.fingerprint
+
+
 def test_a_config_file_and_its_folder_are_the_same_workload(tmp_path: Path) -> None:
     path = write(tmp_path / "tiny-gpt2" / "config.json", json.dumps({"model_type": "gpt2", "n_layer": 1}))
     source = resolve_source(path)

@@ -27,6 +27,9 @@ _OWN = ("_parameters", "_buffers", "_modules")
 _MOST_FROZEN = 2**20
 """Elements of a frozen parameter that is watched: those of a large model that is tuned by adapters are not."""
 
+_MOST_COPIED = 2**20
+"""Elements of a tensor that is copied to be compared."""
+
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 _LEAST_CHANGE = 1e-6
@@ -149,14 +152,17 @@ def state_changes(
 
 
 def state_values(modules: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
-    """What modules keep, by their names in the user's model: copies of tensors, numbers, the length of collections."""
+    """What modules keep, by their names in the user's model: copies of tensors, numbers, the length of collections.
+
+    Of a large tensor it is the sums along its longest dimension: training may leave no memory for a copy.
+    """
     values: dict[str, Any] = {}
     for name, module in modules.items():
         for attribute, value in (*module._buffers.items(), *vars(module).items()):
             place = f"{name}.{attribute}" if name else attribute
             if isinstance(value, torch.Tensor):
                 if not value.requires_grad and value.layout == torch.strided:
-                    values[place] = value.detach().clone()
+                    values[place] = _copy_or_sums(value.detach())
             elif attribute not in _OF_EVERY_MODULE and not isinstance(value, bool):
                 if isinstance(value, int | float):
                     values[place] = value
@@ -180,6 +186,13 @@ def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
+def _copy_or_sums(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.numel() <= _MOST_COPIED:
+        return tensor.clone()
+    longest = max(range(tensor.dim()), key=tensor.size)
+    return tensor.sum(dim=longest, dtype=torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def _differing(own: Mapping[_Key, Any], others: Mapping[_Key, Any]) -> list[_Key]:
     return [key for key, value in own.items() if not _alike(value, others.get(key))]
 
@@ -188,13 +201,18 @@ def _change(before: Any, after: Any) -> float:
     if isinstance(after, torch.Tensor):
         if not isinstance(before, torch.Tensor) or before.shape != after.shape:
             return 0.0 if before is None else float(after.numel())  # made by the pass, or made anew for another batch
-        moved = after.detach().double() - before.double()
+        first, then = _reals(before), _reals(after.detach())
+        moved = then - first
         length = float(torch.linalg.vector_norm(moved))
-        if not math.isfinite(length) or length <= _LEAST_CHANGE * float(torch.linalg.vector_norm(before.double())):
+        if not math.isfinite(length) or length <= _LEAST_CHANGE * float(torch.linalg.vector_norm(first)):
             return 0.0
         return float(moved) if moved.dim() == 0 else length
     change = float(after) - (float(before) if isinstance(before, int | float) else 0.0)
     return change if math.isfinite(change) else 0.0
+
+
+def _reals(tensor: torch.Tensor) -> torch.Tensor:
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
 
 
 def _alike(one: Any, other: Any) -> bool:

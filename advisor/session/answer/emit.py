@@ -207,7 +207,7 @@ def _policy(emission: Emission, recommendation: Recommendation) -> str:
             sample_dims=None if layout is None else layout.sample_dims,
             reduction=None if layout is None else layout.reduction,
             evidence=evidence,
-            fingerprints=_with_picks(emission),
+            fingerprints=msgspec.structs.replace(_with_picks(emission), policy=winner.policy.key),
         ),
         header=f"Written by momadvise {version} for {emission.workload} on {emission.hardware.title}.\n"
         "Apply it with advisor.apply_policy(this file, model), or with the wrapper.py beside it.",
@@ -223,9 +223,13 @@ def _own_settings(recommendation: Recommendation) -> Policy | None:
 
 
 def _with_picks(emission: Emission) -> Fingerprints:
-    """The fingerprints, with price and preference: a study holds for any of these, a policy was picked by some."""
+    """The fingerprints, with price and preference: a study holds for any of these, a policy was picked by some.
+
+    A list price is the device's, and is not kept: on another device it is another one.
+    """
     goal, known = emission.goal, emission.fingerprints
-    picks = picks_of(goal.price, goal.usd_per_kilowatt_hour, goal.preference)
+    given = goal.price if goal.price is not None and goal.price.source == "--price" else None
+    picks = picks_of(given, goal.usd_per_kilowatt_hour, goal.preference)
     return msgspec.structs.replace(known, asked={**known.asked, **picks})
 
 

@@ -112,6 +112,9 @@ class CandidateMaker:
             # Something else holds the memory, or takes it at that batch, which the prediction does not see.
             reason = f"a micro-batch of {model.out_of_memory_at} ran out of memory, below {format_bytes(limit)}"
             return self.unmeasured(policy, role, Outcome.OUT_OF_MEMORY, reason, None)
+        if model.most_samples is not None and predicted <= limit:
+            reason = f"a micro-batch of {policy.micro_batch} cannot be filled: {self.trials.runs.why_no_more}"
+            return self.unmeasured(policy, role, Outcome.REFUSED, reason, None)
         reason = does_not_fit(need_bytes=predicted, limit_bytes=limit, micro_batch=policy.micro_batch)
         return self.unmeasured(policy, role, Outcome.SCREENED, reason, predicted)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from advisor.decide.candidate import Candidate, Comparison, Role
-from advisor.decide.eligible import is_measured
+from advisor.decide.eligible import is_faithful, is_measured
 from advisor.measure.measurement import Measurement, Sizing
 from advisor.methods.compose import starts_slowly
 from advisor.policy.policy import Policy
@@ -53,11 +53,6 @@ class ComparingEvaluator(Evaluator):
     Throughput grows with the batch up to a plateau. Plain training's profiling runs show where that begins: there
     combinations are compared, and from there a leader's ladder of batches goes up for as long as it gains.
     """
-
-    _best_batch: int | None = None
-    """The best micro-batch of the last ladder."""
-    _peaked = False
-    """Whether that ladder saw a larger batch that was no better."""
 
     @property
     def _turns(self) -> Turns:
@@ -137,7 +132,8 @@ class ComparingEvaluator(Evaluator):
             if one.outcome is Outcome.COMPARED and one.comparison is not None and one.comparison.speedup is not None
         ]
         beside = compared[-1].beside if compared else Combination().label
-        timed = [one for one in earlier if is_measured(one) and Combination.of(one.policy).label == beside]
+        may_lead = [one for one in earlier if is_measured(one) and is_faithful(one, self._goal)]
+        timed = [one for one in may_lead if Combination.of(one.policy).label == beside]
         pacesetter = Combination.of(timed[0].policy) if timed else Combination()
         alone = any(one.role is Role.HAND_TUNED for one in timed)
         if pacesetter == Combination() or self._size(pacesetter, Role.SEARCHED, alone=alone)[0] is None:
@@ -191,6 +187,7 @@ class ComparingEvaluator(Evaluator):
         if isinstance(found, Evaluation):
             return found
         largest, _ = found
+        self._turns.times(combination)
         first = self._aimed(largest)
         ladder = self._ladder(first, largest)
         self._progress.trial_started(self.number, first, f"timing it batch by batch{self._where}")
@@ -207,14 +204,18 @@ class ComparingEvaluator(Evaluator):
         top = max(candidates, key=_rate)
         if result.outcome is Outcome.OK:
             # Without a ladder there is no news of where it peaks, and memory for fewer samples is no news for others.
-            if ladder or (not self._peaked and top.policy.micro_batch >= (self._best_batch or 1)):
-                self._best_batch = top.policy.micro_batch
-                self._peaked = top is not candidates[-1]
+            if ladder or (not self._turns.peaked and top.policy.micro_batch >= (self._turns.best_batch or 1)):
+                self._turns.best_batch = top.policy.micro_batch
+                self._turns.peaked = top is not candidates[-1]
             place = candidates.index(top)
             candidates[place] = top = msgspec.structs.replace(top, comparison=self._expected(top.policy))
             self._sets_the_pace(top, max(one.policy.micro_batch for one in candidates))
         others = [msgspec.structs.replace(one, role=Role.SEARCHED) for one in candidates if one is not top]
         return Evaluation(candidate=top, before=tuple(others))
+
+    def withdraw(self, leader: Candidate) -> None:
+        """Compare again as before a leader was timed, which trains wrongly."""
+        self._turns.withdraw(Combination.of(leader.policy))
 
     def _expected_gains(self, first: Policy, ladder: Sequence[Policy]) -> tuple[float, ...]:
         """Throughput at each batch of a ladder relative to the one before, as the profiling runs predict it."""
@@ -290,7 +291,7 @@ class ComparingEvaluator(Evaluator):
 
         Without a baseline to compare with, at the batch that its own profiling runs suggest.
         """
-        return self._at_most(largest, self._best_batch or self._turns.compare_at or self._usual_batch_of(largest))
+        return self._at_most(largest, self._turns.best_batch or self._turns.compare_at or self._usual_batch_of(largest))
 
     def _usual_batch_of(self, largest: Policy) -> int:
         combination, own = Combination.of(largest), self.own_batch()
@@ -303,7 +304,7 @@ class ComparingEvaluator(Evaluator):
     def _ladder(self, first: Policy, largest: Policy) -> tuple[Policy, ...]:
         ladder: list[Policy] = []
         compiles = starts_slowly(first.methods)
-        if self._best_batch is not None and (self._peaked or compiles):
+        if self._turns.best_batch is not None and (self._turns.peaked or compiles):
             return ()  # the best batch is known, or each batch would have to be compiled for
         before = first
         while len(ladder) < _MOST_RUNGS and before.micro_batch < largest.micro_batch:

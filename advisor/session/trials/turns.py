@@ -6,6 +6,8 @@ pacesetter, timed runs with the baseline or the leader, where memory has room fo
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from advisor.decide.candidate import Candidate
@@ -25,6 +27,8 @@ _SAMPLES_OF_PROFILING_RUNS = 8
 _SLOWER_STEP = 2.0
 """Largest ratio of the leader's step time to the baseline's."""
 
+_OF_LEADERS = ("pacesetter", "compare_at", "leader", "best_batch", "peaked")
+
 
 class Turns:
     """Pairs trainings whose steps alternate.
@@ -34,6 +38,8 @@ class Turns:
         pacesetter: Partner of profiling runs: plain training, until something clearly faster is known.
         compare_at: Micro-batch of the comparison; ``None`` for that of the last profiling run.
         leader: The pacesetter at its best batch, once it alternated with the baseline; partner of timed runs.
+        best_batch: The best micro-batch of the last leader whose batches were timed.
+        peaked: Whether a larger one was no better.
         around: Settings that get around what other processes do to plain training; empty if nothing slows it down.
         steady: The baseline with these settings, once it was timed. Whatever would alternate with the baseline then
             alternates with this one: a few of the baseline's own steps would take as long as a whole trial.
@@ -54,11 +60,23 @@ class Turns:
         self.pacesetter = Combination()
         self.compare_at: int | None = None
         self.leader: Candidate | None = None
+        self.best_batch: int | None = None
+        self.peaked = False
         self.around = around if wanted else ()
         self.steady: Candidate | None = None
         self._compared_with: dict[str, Combination] = {}
         self._rates: dict[str, list[float]] = {}
         self._page_faults: dict[str, list[float]] = {}
+        self._before: tuple[Combination, dict[str, Any]] | None = None
+
+    def times(self, leader: Combination) -> None:
+        """Remember what is known before a leader is timed, which decides what others are compared with, and where."""
+        self._before = leader, {name: getattr(self, name) for name in _OF_LEADERS}
+
+    def withdraw(self, leader: Combination) -> None:
+        """Forget what the leader that was timed last has decided: it trains wrongly."""
+        if self._before is not None and self._before[0] == leader:
+            vars(self).update(self._before[1])
 
     def beside_profiling_runs(
         self, combination: Combination, first_batch: int, model: MemoryModel | None, sizing: Sizing | None

@@ -60,6 +60,7 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
     """
     begin = time.perf_counter()
     spec, own_batch = bench.spec, bench.workload.batch_size
+    identity = bench.data.identity_on_meta() if spec.identifies else None
     around = own_batch if spec.at_own_batch and own_batch is not None else spec.policy.micro_batch
     try:
         first, second = _traces(bench, traced_batches(around))
@@ -95,7 +96,13 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
         rates = device_rates(bench.device)
     prediction = msgspec.structs.replace(prediction, trace_seconds=seconds, own_batch=own_batch)
     return spec.ended(
-        Outcome.OK, prediction=prediction, work=work, timeline=timeline, device_rates=rates, reads=reads_so_far()
+        Outcome.OK,
+        prediction=prediction,
+        work=work,
+        timeline=timeline,
+        device_rates=rates,
+        reads=reads_so_far(),
+        identity=identity,
     )
 
 

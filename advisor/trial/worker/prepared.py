@@ -1,19 +1,21 @@
 """What a worker does once for all trials forked from it: load the workload, build the model.
 
 Threads do not survive a fork, and their locks stay locked. So everything here runs in a single thread, and a test fork
-checks that multi-threaded operators finish in a forked process.
+checks that multi-threaded operators finish in a forked process, and that so does ``make_batch`` where the user's file
+has started threads that Python knows nothing of, as data frames' libraries do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +30,7 @@ from advisor.trial.spec import ConfirmTrial, CountTrial, LookTrial, PredictTrial
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.reads import recording_reads
+from advisor.workload.sizes import accepted
 
 __all__ = ["Prepared", "cuda_is_open", "prepare", "wants_process_of_its_own"]
 
@@ -37,7 +40,13 @@ _SHARED_ELEMENTS = 1 << 18
 _ATTEMPT_SECONDS = 20.0
 """A forked process that takes longer for a few operators is waiting for a missing thread."""
 
+_STILL_SECONDS = 3.0
+"""One that computes nothing for as long is waiting for it, too."""
+
 _POLL_SECONDS = 0.005
+
+_SAMPLES = 2
+"""Of the batch that a test fork makes."""
 
 
 @dataclass(kw_only=True)
@@ -116,6 +125,7 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
     torch.set_num_threads(1)
     prepared = Prepared(identity=_identity(spec), threads=threads)
     asked: list[int] = []
+    threads_before = psutil.Process().num_threads()
     try:
         with recording_reads(), _noting_threads(asked, threads):
             prepared.workload = load_workload(spec.workload)
@@ -136,7 +146,10 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
         except (Exception, SystemExit) as error:
             prepared.build_error = error
     prepared.threads = _users_or(threads, asked)
-    if _may_fork(prepared.threads):
+    make_batch = None
+    if prepared.workload is not None and psutil.Process().num_threads() > threads_before:
+        make_batch = functools.partial(_make_batch, prepared.workload, spec)
+    if _may_fork(prepared.threads, make_batch):
         return prepared
     torch.set_num_threads(prepared.threads)
     return None
@@ -193,8 +206,14 @@ def _is_single() -> bool:
     return threading.active_count() == 1 and not cuda_is_open() and not psutil.Process().children()
 
 
-def _may_fork(threads: int) -> bool:
-    """Whether a forked process works like a new one."""
+def _make_batch(workload: Workload, spec: Trial[Any]) -> None:
+    """Make a batch; what the user's code raises is for a trial to tell."""
+    with contextlib.suppress(Exception, SystemExit):
+        workload.make_batch(_SAMPLES, **accepted(workload.make_batch, spec.model_size))
+
+
+def _may_fork(threads: int, also: Callable[[], None] | None) -> bool:
+    """Whether a forked process works like a new one, which does something that the workload needs as well."""
     if not _is_single():
         return False
     for stream in (sys.stdout, sys.stderr):
@@ -210,6 +229,8 @@ def _may_fork(threads: int) -> bool:
             (some + some).sum()
             matrix = some.view(512, -1)
             matrix @ matrix.t()
+            if also is not None:
+                also()
         except BaseException:
             os._exit(1)
         os._exit(0)
@@ -217,11 +238,18 @@ def _may_fork(threads: int) -> bool:
 
 
 def _ended_well(process: int) -> bool:
+    child = psutil.Process(process)
+    computed, still_until = -1.0, 0.0
     deadline = time.monotonic() + _ATTEMPT_SECONDS
-    while time.monotonic() < deadline:
+    while (now := time.monotonic()) < deadline:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             return status == 0
+        times = child.cpu_times()
+        if times.user + times.system > computed or child.status() == psutil.STATUS_DISK_SLEEP:
+            computed, still_until = times.user + times.system, now + _STILL_SECONDS
+        elif now > still_until:
+            break
         time.sleep(_POLL_SECONDS)
     os.kill(process, signal.SIGKILL)  # not reaped yet, so the ID is still valid
     os.waitpid(process, 0)

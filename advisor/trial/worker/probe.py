@@ -46,6 +46,9 @@ alone is none that every model takes, nor is an odd number."""
 _LARGER = (16, 9)
 """The same of a look at more samples, where that is quick."""
 
+_TAKEN_FOR_A_MEAN = "; its loss is taken for a mean over the samples or targets of a batch"
+"""Where it could not be compared with those of micro-batches, which are what lets such a training fit."""
+
 _SAMPLES_TO_LOOK_AT = 2
 """One alone may be none that a model takes; more take longer."""
 
@@ -90,7 +93,9 @@ def _first_step(
     if loss is None:
         bench.empty_cache()
         linear_head, linear_head_reason = False, "plain training does not fit, so that its loss cannot be compared"
-        bench.notes.append(f"plain training does not fit at a batch of {bench.spec.policy.global_batch}")
+        bench.notes.append(
+            f"plain training does not fit at a batch of {bench.spec.policy.global_batch}{_TAKEN_FOR_A_MEAN}"
+        )
     else:
         linear_head, linear_head_reason = exposes_linear_head(training, batch)
         if not layout.why_uncut:
@@ -224,6 +229,7 @@ def _splitting(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training)
         except Exception as error:  # one sample alone may be none that this model takes
             if is_out_of_memory(error, bench.device, bench.refusals):
                 bench.empty_cache()
+                bench.notes.append(f"plain training does not fit at a batch of {samples}{_TAKEN_FOR_A_MEAN}")
                 return Splitting(None, "")
             raised = error
     if raised is None:
@@ -242,7 +248,13 @@ def _larger_look(bench: Bench[ProbeTrial]) -> Look | None:
 def _options(bench: Bench[ProbeTrial]) -> tuple[str, ...]:
     stated = bench.spec.workload.stated.max_grad_norm
     given = {} if stated is None else {"max_grad_norm": f"max_grad_norm={stated!r}"}
-    return tuple(given.get(name, name) for name in bench.options())
+    device = () if bench.device == _usual_device() else (f'device="{bench.device}"',)
+    return (*(given.get(name, name) for name in bench.options()), *device)
+
+
+def _usual_device() -> torch.device:
+    """Where a wrapper trains that is given no device."""
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 def _size_arguments(workload: Workload, kind: WorkloadKind) -> dict[str, tuple[str, ...]]:
