@@ -2,7 +2,7 @@
 
     python -m tests.cuda_device.prediction_table MODEL...    # in a process that sees a GPU
 
-Plain training and three other policies of each model, every policy with at least five models that take it, are measured
+Plain training and other policies of each model, every policy with at least four models that take it, are measured
 and predicted on the device and by profile at the larger batch, by the functions that trials call.
 The models are those of the benchmark with fewer blocks: two, and one in the largest stage of a convolutional network.
 Widths stay, so that the same kernels run, and one segment is less than 3 % of the memory. Two models have rows at both
@@ -41,23 +41,23 @@ _BLOCKS = {"mobilenet": {}, "convnext": {"blocks": 1}, "regnet": {"blocks": 1}}
 """The blocks of a MobileNet are all different."""
 
 _SEQUENCES = {
-    "bart": ("bf16", "checkpoint", "selective"),
+    "bart": ("checkpoint", "selective"),
     "by_hand": ("fused", "bf16, 8-bit", "expandable"),
     "gpt2": ("chunked loss", "bf16, 8-bit", "compression"),
     "llama": ("checkpoint", "chunked loss", "expandable"),
-    "mamba": ("chunked loss", "fused", "compression"),
+    "mamba": ("compression",),
     "mixtral": ("bf16", "selective", "chunked loss"),
-    "opt": ("selective", "chunked loss", "fused"),
+    "opt": ("bf16", "selective", "chunked loss", "fused"),
     "roberta": ("checkpoint", "bf16, 8-bit", "compression"),
     "t5": ("bf16", "selective", "expandable"),
 }
 _IMAGES = {
-    "convnext": ("bf16", "fused", "bf16, 8-bit"),
-    "mobilenet": ("checkpoint", "bf16, 8-bit", "expandable"),
+    "convnext": ("fused", "bf16, 8-bit"),
+    "mobilenet": ("bf16, 8-bit", "expandable"),
     "regnet": ("fused", "expandable", "selective"),
-    "swin": ("checkpoint", "selective", "compression"),
+    "swin": ("selective", "compression"),
     "vit": ("bf16", "checkpoint", "chunked loss"),
-    "whisper": ("bf16", "fused", "compression"),
+    "whisper": ("fused", "compression"),
 }
 _POLICIES = _SEQUENCES | _IMAGES
 """Model -> policies beside plain training."""

@@ -1,6 +1,6 @@
 """Predictions against torch's allocator on the device, for text; the aims are those of the whole table.
 
-Four policies for each model of fewer blocks, on the device and by profile.
+Two to five policies for each model of fewer blocks, on the device and by profile.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tests.gpu.unruly import Unruly
 from tests.methods.tiny import MODELS, images, import_bitsandbytes, import_torchao, text, training_of
 
 # Not marked slow: files that are go first, and see that no process is left; those of Inductor's compiler stay.
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.gpu, pytest.mark.memory_only, pytest.mark.filterwarnings("default")]
 
 GIB = 2**30
 DDP = use("ddp", bucket_views=True, static_graph=False)

@@ -233,6 +233,7 @@ def trained(
     return training, peak
 
 
+@pytest.mark.memory_only
 @pytest.mark.parametrize(
     "setting",
     [
@@ -258,6 +259,7 @@ def test_the_allocators_peak_is_lower(setting: MethodSetting, cuda: torch.device
     assert changed < plain - 2**20, f"{changed:,} bytes instead of {plain:,}"
 
 
+@pytest.mark.memory_only
 def test_swap_moves_what_checkpointing_keeps(cuda: torch.device) -> None:
     """Not below swap alone: what a block's recomputation makes is used before it could be moved."""
     checkpoint, swap = use("checkpoint", every=1), use("swap", min_bytes=2**20)
@@ -374,6 +376,7 @@ def test_clipping_under_the_scaler_is_in_true_units(cuda: torch.device) -> None:
     assert norms[1] == pytest.approx(norms[0], rel=0.05)
 
 
+@pytest.mark.memory_only
 def test_adam_keeps_its_moments_in_8_bits_on_the_device(cuda: torch.device) -> None:
     plain, _ = trained([], cuda)
     small, _ = trained([use("adam_8bit")], cuda)
@@ -393,6 +396,7 @@ def test_torchaos_compiled_step_keeps_its_state_small_on_the_device(state: str, 
     assert 0 < optimizer_state_bytes(small) < (0.3 if state == "4bit" else 0.5) * optimizer_state_bytes(plain)
 
 
+@pytest.mark.memory_only
 def test_nothing_of_an_optimizer_on_the_host_is_on_the_device(cuda: torch.device) -> None:
     training, _ = trained([use("host_optimizer")], cuda)
     assert optimizer_state_bytes(training) == 0
@@ -420,6 +424,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
+@pytest.mark.memory_only
 def test_the_logits_of_a_chunked_loss_never_exist_at_once(cuda: torch.device) -> None:
     logits = SAMPLES * 64 * VOCABULARY * 4
     training, plain = trained([], cuda)
