@@ -67,8 +67,12 @@ def _choose_fastest(ranking: Ranking, goal: Goal) -> Recommendation:
             return False  # alternating steps resolve far smaller differences than two separate measurements
         if candidate.role is not Role.BASELINE and won_in_short_steps(best, candidate, ranking.not_measured):
             return False  # so do those of two combinations; of a dozen beside the baseline one is lucky
-        lead = gain(score(best, goal), score(candidate, goal), goal.kind)
-        return lead <= noise_of_lead(best, candidate, ranking.repeats)
+        # The best may be known badly, and another one surely be faster.
+        return all(
+            gain(score(other, goal), score(candidate, goal), goal.kind)
+            <= noise_of_lead(other, candidate, ranking.repeats)
+            for other in ranking.finished[: ranking.finished.index(candidate)]
+        )
 
     baseline = ranking.in_role(Role.BASELINE)
     own_batch = 0 if baseline is None else baseline.policy.global_batch

@@ -6,16 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.text import Text
 
 from advisor.decide.candidate import Recommendation
 from advisor.decide.confirmation import Confirmation
-from advisor.decide.frontier import placed
-from advisor.decide.preference import beyond_limit
-from advisor.goal import Goal, GoalKind
+from advisor.goal import Goal
 from advisor.report.cells import plain_table
 from advisor.report.frontier_table import FrontierTable
 from advisor.report.growth import growth_table
@@ -25,11 +22,12 @@ from advisor.report.headline import (
     gain_is_open,
     headline,
     missed_words,
+    open_because,
     what_to_do,
 )
 from advisor.report.plot import CostPlot
 from advisor.report.table import RankingTable, not_measured_part, refused_part
-from advisor.report.wording import promised_times, turns_words
+from advisor.report.wording import confirmed_beyond, promised_times, rate_beside_floor, turns_words
 from advisor.text.units import (
     format_bytes,
     format_percent,
@@ -70,7 +68,7 @@ class AnswerView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         answer = self.recommendation
-        beyond = None if answer.confirmation is None else self._beyond_limit(answer.confirmation)
+        beyond = confirmed_beyond(answer, self.goal)
         yield headline(answer, self.goal, files=self.files, apply_lines=self.apply_lines, beyond=beyond)
         yield Text()
         if answer.frontier is None:
@@ -105,13 +103,6 @@ class AnswerView:
             open_gain = gain_is_open(answer)
             yield Text(confirmation_words(answer.confirmation, floor=floor, beyond=beyond, open_gain=open_gain))
 
-    def _beyond_limit(self, confirmation: Confirmation) -> str | None:
-        """``cheapest``: how far the confirming run is beyond the user's limit."""
-        if confirmation.measurement is None or self.goal.kind is not GoalKind.CHEAPEST:
-            return None
-        again = msgspec.structs.replace(self.recommendation.winner, measurement=confirmation.measurement)
-        return beyond_limit(placed(again, self.goal), self.goal.preference)
-
 
 def confirmation_words(
     confirmation: Confirmation, *, floor: float | None = None, beyond: str | None = None, open_gain: bool = False
@@ -140,10 +131,9 @@ def confirmation_words(
         interval = f"{promised_times(promise)} {baseline_words}, {spread}"
         turns = f"the wrapper and the {turns_words(confirmation)}"
         if open_gain and confirmation.as_promised:
-            text = (
-                f"Not confirmed: {turns}, which leave open which of them is faster. They show {interval}, at a peak of "
-                f"{peak}. To know more: {what_to_do(confirmation)}."
-            )
+            text = f"Not confirmed: {turns}, {open_because(confirmation)}. They show {interval}, at a peak of {peak}."
+            if not confirmation.page_faults:  # an idle machine changes nothing of these
+                text += f" To know more: {what_to_do(confirmation)}."
         elif confirmation.as_promised or confirmation.expected_speedup is None:
             text = f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."
         else:
@@ -152,9 +142,7 @@ def confirmation_words(
                 f"Not confirmed: {turns}, which show {interval}, at a peak of {peak}. Before, it was {before}: "
                 f"{missed_words(confirmation)}. {again}"
             )
-        # At the speed that the machine had for the search, as the floor is.
-        rate = confirmation.promised_samples_per_second * (confirmation.found_share or 1.0)
-        return text + _at_the_edge(rate, floor, beyond)
+        return text + _at_the_edge(rate_beside_floor(confirmation), floor, beyond)
     rates = (
         f"the wrapper trains {format_rate(measurement.samples_per_second)} samples/s, {format_percent(kept)} of the "
         f"{promised} promised, at a peak of {peak}"
@@ -168,7 +156,7 @@ def confirmation_words(
         )
     if confirmation.other_samples_per_second is not None:
         text += f" It ran twice: the other time {format_rate(confirmation.other_samples_per_second)} samples/s."
-    text += _at_the_edge(measurement.samples_per_second, floor, beyond)
+    text += _at_the_edge(rate_beside_floor(confirmation), floor, beyond)
     baseline = confirmation.baseline_samples_per_second
     if baseline is not None:
         text += f" The baseline, measured again right after it: {format_rate(baseline)} samples/s"

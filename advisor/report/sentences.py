@@ -46,6 +46,8 @@ UNKNOWN_GAIN = "too little was measured to tell what they may bring"
 def go_on(answer: Recommendation) -> str:
     """What to do where too little was measured, by what ended the search."""
     because = answer.stopped_because
+    if "SIZES" in because:
+        return "list larger values in SIZES to go on"
     more = " with a longer --time-limit"
     if "interrupted" in because:
         more = ""

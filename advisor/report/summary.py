@@ -12,7 +12,7 @@ from advisor.files import add_line
 from advisor.report.answer import confirmation_words
 from advisor.report.check_view import difference_words, verdict_words
 from advisor.report.headline import gain_is_open
-from advisor.report.wording import batch_words, candidate_words, rate_words
+from advisor.report.wording import batch_words, candidate_words, confirmed_beyond, rate_words
 from advisor.text.printable import printable
 from advisor.text.units import format_bytes
 
@@ -29,7 +29,9 @@ def answer_summary(answer: Answer) -> str:
     lines += [_text(" ".join(found.why)), ""]
     if found.confirmation is not None:
         floor = None if found.growth is None else found.growth.floor_samples_per_second
-        lines += [_text(confirmation_words(found.confirmation, floor=floor, open_gain=gain_is_open(found))), ""]
+        beyond, open_gain = confirmed_beyond(found, answer.goal), gain_is_open(found)
+        words = confirmation_words(found.confirmation, floor=floor, beyond=beyond, open_gain=open_gain)
+        lines += [_text(words), ""]
     rows = [(str(rank), *_cells(one, answer)) for rank, one in enumerate(found.ranking, 1)]
     special = (found.winner, found.baseline)
     kept = [row for row, one in zip(rows, found.ranking, strict=True) if int(row[0]) <= _MOST_ROWS or one in special]

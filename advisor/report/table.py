@@ -6,6 +6,7 @@ that say which they are.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,7 +74,11 @@ class RankingTable:
         hidden = len(self.recommendation.ranking) - len(shown)
         if hidden:
             lesser = "slower" if self.recommendation.growth is None else "smaller or slower"
-            yield Text(f"and {hidden:,} more that {'was' if hidden == 1 else 'were'} {lesser}", style="dim")
+            ranks = {rank for rank, _ in shown}
+            first_hidden = next(rank for rank in itertools.count(1) if rank not in ranks)
+            are = f" that {'was' if hidden == 1 else 'were'} {lesser}"
+            won_a_tie = self.recommendation.ranking.index(self.recommendation.winner) + 1 > first_hidden
+            yield Text(f"and {hidden:,} more{'' if won_a_tie else are}", style="dim")
         yield self._legend(shown)
 
     def _legend(self, shown: Sequence[tuple[int, Candidate]]) -> Text:

@@ -215,6 +215,11 @@ def baseline_itself(answer: Recommendation, goal: Goal) -> str:
         were = "was" if others == 1 else "were"
         known = f"only {format_count(others, 'combination')} of methods {were} measured" if others else "no method was"
         return f"{text}, but {known} beside it: too few to know whether one helps; {go_on(answer)}."
+    failed = [one for one in answer.not_measured if one.measurement is not None]  # their wrappers did
+    lost = next((one for one in failed if _gain(one, answer.winner, goal) > answer.noise), None)
+    if fastest == answer.winner and lost is not None:
+        lead = f"{training_words(lost)} was faster in the search, but {lost.reason.rstrip('.')}"
+        return f"{text}: {lead}. Keep what you have."
     if fastest == answer.winner and _unconfirmed(answer, goal):
         more = f", or {go_on(answer)} when the machine is idle" if answer.untried else ""
         return (
@@ -257,6 +262,8 @@ def _against_hand_tuned(answer: Recommendation, goal: Goal) -> str:
             return f"{tie}."
         faster = format_percent(won.speedup.value - 1)
         return f"{tie}; in short steps in turn at micro-batch {won.micro_batch:,} it was {faster} faster."
+    if ahead < 0:
+        return f"It is {format_percent(-ahead)} slower than {reference}."
     return f"It is {format_percent(ahead)} faster than {reference}."
 
 

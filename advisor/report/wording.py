@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
-from advisor.decide.candidate import Candidate, Comparison, Role
+import msgspec
+
+from advisor.decide.candidate import Candidate, Comparison, Recommendation, Role
 from advisor.decide.confirmation import Confirmation
 from advisor.decide.eligible import is_measured, is_outpaced
-from advisor.goal import Goal, Price
+from advisor.decide.frontier import placed
+from advisor.decide.preference import beyond_limit
+from advisor.goal import Goal, GoalKind, Price
 from advisor.hardware.mesh import DATA_ONLY
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import label_words
@@ -30,6 +34,7 @@ __all__ = [
     "batch_words",
     "candidate_words",
     "comparison_words",
+    "confirmed_beyond",
     "early_words",
     "gain_words",
     "meshed_words",
@@ -42,6 +47,7 @@ __all__ = [
     "price_words",
     "promise_words",
     "promised_times",
+    "rate_beside_floor",
     "rate_words",
     "result_words",
     "role_words",
@@ -226,3 +232,25 @@ def result_words(candidate: Candidate) -> str:
     if not is_measured(candidate):
         return candidate.outcome.value + (f" ({candidate.reason})" if candidate.reason else "")
     return f"{rate_words(candidate)} samples/s, {format_bytes(candidate.measured.memory.peak_bytes)}"
+
+
+def confirmed_beyond(answer: Recommendation, goal: Goal) -> str | None:
+    """How far the confirming run is beyond the user's limit or below the floor; ``None`` if it is not."""
+    confirmation = answer.confirmation
+    if confirmation is None or confirmation.measurement is None:
+        return None
+    if answer.growth is not None:
+        rate, floor = rate_beside_floor(confirmation), answer.growth.floor_samples_per_second
+        return None if rate >= floor else f"below the floor of {format_rate(floor)} samples/s"
+    if goal.kind is not GoalKind.CHEAPEST:
+        return None
+    again = msgspec.structs.replace(answer.winner, measurement=confirmation.measurement)
+    return beyond_limit(placed(again, goal), goal.preference)
+
+
+def rate_beside_floor(confirmation: Confirmation) -> float:
+    """The confirmed throughput, at the speed that the machine had for the search, as the floor is."""
+    assert confirmation.measurement is not None, "it ran"
+    if confirmation.speedup is None or confirmation.promise is None:
+        return confirmation.measurement.samples_per_second
+    return confirmation.promised_samples_per_second * (confirmation.found_share or 1.0)

@@ -12,7 +12,6 @@ import msgspec
 
 from advisor.decide.answer import Answer, store_answer
 from advisor.decide.candidate import Recommendation
-from advisor.decide.confirmation import Confirmation
 from advisor.decide.eligible import is_measured
 from advisor.decide.score import directions
 from advisor.goal import Goal, GoalKind
@@ -22,8 +21,8 @@ from advisor.search.propose.standing import Standing
 from advisor.search.space.space import ResolvedSpace
 from advisor.search.study.sampler import Proposer
 from advisor.session.answer.conclude import Conclusion
-from advisor.session.answer.confirm import confirm
-from advisor.session.answer.emit import digests, emit
+from advisor.session.answer.confirm import confirm, not_run
+from advisor.session.answer.emit import digests
 from advisor.session.climb import SizeSearch
 from advisor.session.compare_leaders import compare_leaders
 from advisor.session.compare_neighbours import Neighbours
@@ -45,7 +44,6 @@ from advisor.session.trials.sized_trials import SizedTrials
 from advisor.session.trials.trials import Trials
 from advisor.text.units import format_count
 from advisor.trial.folder import StudyFolder
-from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.spec import (
     ConfirmTrial,
@@ -291,20 +289,7 @@ class Tuning:
                 return confirm(context, conclusion, trials, guard, say=self._say, repeat=self.searched is None)
             except KeyboardInterrupt:
                 pass
-        # Methods that were found to break the training must not win at another, unchecked batch.
-        recommendation = conclusion.choose([guard.remembered(candidate) for candidate in context.ledger.candidates])
-        winner = recommendation.winner.measurement
-        assert winner is not None
-        recommendation = msgspec.structs.replace(
-            recommendation,
-            confirmation=Confirmation(
-                outcome=Outcome.INTERRUPTED,
-                reason="interrupted before the wrapper had run",
-                promised_samples_per_second=winner.samples_per_second,
-            ),
-        )
-        emit(conclusion, recommendation, self._say)
-        return recommendation, True
+        return not_run(context, conclusion, guard, self._say), True
 
 
 def _divisors(counts: Sequence[int]) -> tuple[int, ...]:

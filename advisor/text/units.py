@@ -231,19 +231,28 @@ def format_times(value: float) -> str:
     return f"{value:.2f} times" if value < 100 else f"{value:,.0f} times"
 
 
+_UNEVEN = 1.7
+"""Ratio of the two sides of an interval from which one half-width does not tell both: more than logarithms explain."""
+_FINE = 0.03
+
+
 def format_times_spread(low: float, high: float, value: float) -> str:
-    """The interval of a speedup: its half-width, or both ends if that is too wide.
+    """The interval of a speedup: its half-width, or both ends if it is too wide, or reaches further to one side.
 
     Example:
         >>> format_times_spread(1.8, 2.2, 2.0)
         '±10%'
         >>> format_times_spread(2.1, 40.0, 9.2)
         'between 2.10 and 40.00'
+        >>> format_times_spread(1.1, 2.4, 2.2)
+        'between 1.10 and 2.40'
     """
     share = (high - low) / (2 * value)
+    sides = sorted((1 - low / value, high / value - 1))
+    is_even = sides[1] < _UNEVEN * sides[0] + _FINE
     # As in format_times: "at least 1.27 times" stands beside it, and "between 1.3 and 8" would not say the same.
     ends = [format_times(end).removesuffix(" times") for end in (low, high)]
-    return format_spread(share) if share <= 0.5 else f"between {ends[0]} and {ends[1]}"
+    return format_spread(share) if share <= 0.5 and is_even else f"between {ends[0]} and {ends[1]}"
 
 
 def format_count(count: int, noun: str, plural: str | None = None) -> str:

@@ -105,6 +105,13 @@ def test_a_tie_is_with_the_fastest_and_not_with_one_that_ties_with_it() -> None:
     assert winner.measurement.samples_per_second > 126
 
 
+def test_no_method_wins_no_tie_with_what_is_known_badly_where_another_is_surely_faster() -> None:
+    wide = measured(110, use("channels_last"), spread=0.12)
+    sure = measured(106, CHECKPOINT)
+    assert decide([baseline(100), wide]).winner.policy.methods == ()
+    assert decide([baseline(100), wide, sure]).winner.policy.methods != ()
+
+
 def test_a_wide_interval_does_not_make_everything_a_tie() -> None:
     answer = decide([baseline(60, spread=0.6), measured(100, BF16)])
     assert answer.winner.policy.methods == (BF16,)

@@ -15,7 +15,7 @@ from advisor.report.answer import confirmation_words
 from advisor.report.headline import gain_is_open, headline, headline_lines
 from advisor.report.sentences import go_on
 from advisor.report.why import explained
-from advisor.report.wording import promise_words
+from advisor.report.wording import confirmed_beyond, promise_words
 from advisor.trial.outcome import Outcome
 from tests.decide.examples import baseline, goal, measured, measurement
 
@@ -77,6 +77,38 @@ def test_a_gain_that_turns_leave_open_is_neither_called_sure_nor_confirmed_anywh
         assert title(answer).startswith("Not certain to be faster: train with chunked_cross_entropy")
         sentences = confirmation_words(confirmed, open_gain=gain_is_open(answer))
         assert sentences.startswith("Not confirmed: the wrapper and the baseline took 3 turns each")
+
+
+@pytest.mark.parametrize(
+    ("page_faults", "words"),
+    [
+        ((), "but without other processes beside it the baseline may be as fast"),
+        ((9e3, 4e5), "but not every process of the baseline is as slow as the one that was seen"),
+    ],
+)
+def test_turns_that_were_clear_are_not_said_to_leave_a_gain_open(page_faults: tuple[float, ...], words: str) -> None:
+    clear = Speedup(value=2.2, low=2.15, high=2.25, rounds=7)
+    confirmed = msgspec.structs.replace(
+        CONFIRMED, speedup=clear, promise=msgspec.structs.replace(clear, low=1.0), page_faults=page_faults
+    )
+    answer = recommendation(confirmation=confirmed)
+    found = said(answer)
+    assert found["confirmed"].endswith(words)
+    assert ("next" in found) is not bool(page_faults)
+    sentences = confirmation_words(confirmed, open_gain=gain_is_open(answer))
+    assert words in sentences
+    assert "between 1.00 and 2.25" in sentences
+    assert ("--wait-idle" in sentences) is not bool(page_faults)
+
+
+@pytest.mark.parametrize(("rate", "doubt"), [(50.5, ""), (47.5, "below the floor of 50.0 samples/s")])
+def test_a_larger_model_that_ran_below_its_floor_is_not_called_confirmed(rate: float, doubt: str) -> None:
+    again = Confirmation(outcome=Outcome.OK, promised_samples_per_second=50.0, measurement=measurement(rate))
+    grown = msgspec.structs.replace(test_growth.answer(), confirmation=again)
+    beyond = confirmed_beyond(grown, test_growth.HALF)
+    assert (beyond or "") == doubt
+    (line,) = [one for one in headline_lines(grown, test_growth.HALF, beyond=beyond) if one.label == "confirmed"]
+    assert line.words.startswith("it runs, but it is below" if doubt else "yes: ")
 
 
 def test_a_ratio_is_no_gain_where_a_larger_model_or_a_lower_cost_was_asked_for() -> None:
@@ -167,6 +199,7 @@ def test_a_training_that_waits_for_its_data_is_as_fast_as_these_come() -> None:
         ("the time limit of 40s leaves no room for another trial", "run the same command with a longer --time-limit"),
         ("the limit of 1 trial was reached", "run the same command with more --trials"),
         ("it was interrupted", "run the same command to continue"),
+        ("the largest of the model's sizes keeps the floor (list larger values in SIZES to go on)", "list larger"),
     ],
 )
 def test_what_continues_a_search_is_said_by_what_ended_it(because: str, what: str) -> None:

@@ -305,6 +305,28 @@ def test_what_led_and_was_not_confirmed_is_no_proof_that_nothing_is_faster() -> 
     assert "nothing measured was faster" in why([baseline(100), slower])
 
 
+def test_what_led_and_whose_wrapper_failed_is_no_proof_that_nothing_is_faster() -> None:
+    failed = msgspec.structs.replace(
+        measured(262, BF16),
+        outcome=Outcome.CRASHED,
+        reason="its wrapper, run in a fresh process, ended as crashed: no space left.",
+    )
+    kept_out = msgspec.structs.replace(measured(146, CHECKPOINT), not_confirmed="no other was run")
+    text = why([baseline(100), failed, kept_out])
+    assert (
+        "precision bf16 at batch 8 was faster in the search, but its wrapper, run in a fresh process, ended as "
+        "crashed: no space left. Keep what you have."
+    ) in text
+    assert "nothing measured was faster" not in text
+
+
+def test_a_winner_that_is_slower_than_the_hand_tuned_default_is_called_slower() -> None:
+    tuned = measured(120, BF16, role=Role.HAND_TUNED, fidelity=Fidelity.PRECISION)
+    answer = msgspec.structs.replace(decide([baseline(100), tuned, measured(130, CHECKPOINT)]), winner=baseline(100))
+    text = " ".join(explain(answer, goal()))
+    assert "slower than the hand-tuned default (precision bf16 at batch 8" in text
+
+
 def test_a_gain_that_rests_on_what_else_runs_says_so() -> None:
     threads = MethodSetting(name="intraop_threads", parameters={"count": 1})
     said = "when that changes, measure again with another --output"

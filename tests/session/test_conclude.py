@@ -472,6 +472,17 @@ def test_an_interruption_keeps_the_pairs_of_processes_that_were_measured(tmp_pat
     assert recommendation.confirmation.speedup == wide
 
 
+def test_after_an_interruption_what_a_confirmation_left_open_does_not_lead_again(tmp_path: Path) -> None:
+    """Trap: it was recommended with the speed of the search, and its wrapper was said not to have run."""
+    vague = Speedup(value=1.05, low=0.9, high=1.22, rounds=3)
+    trials = FakeTrials({}, speedups={BEST.policy.label: [vague, KeyboardInterrupt]})
+    recommendation = conclude(tmp_path, [BASELINE, BEST], trials, interrupts=True)
+    assert recommendation.winner == BASELINE
+    assert recommendation.confirmation.outcome is Outcome.INTERRUPTED
+    policy = load_policy_file(tmp_path / "policy.yaml").policy
+    assert policy == BASELINE.policy
+
+
 @pytest.mark.parametrize(("outcome", "wins"), [(Outcome.CRASHED, False), (Outcome.TIMEOUT, True)])
 def test_a_wrapper_that_fails_in_another_pair_of_processes_is_not_recommended(
     outcome: Outcome, wins: bool, tmp_path: Path

@@ -8,6 +8,9 @@ from advisor.decide.candidate import Candidate
 
 
 class _Unguarded:
+    def remembered(self, candidate: Candidate) -> Candidate:
+        return candidate
+
     def checked(self, candidate: Candidate) -> Candidate:
         return candidate
 

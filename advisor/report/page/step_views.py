@@ -9,6 +9,7 @@ from advisor.decide.candidate import Candidate
 from advisor.hardware.rates import DeviceRates
 from advisor.measure.measurement import Measurement
 from advisor.measure.step_split import PhaseSplit, StepSplit
+from advisor.policy.policy import Policy
 from advisor.predict.roofline import Bound, PredictedPhase, PredictedStep, predict_step
 from advisor.predict.step_work import StepWork
 from advisor.report.page.figure import Source
@@ -60,7 +61,7 @@ def time_of_step(tried: Tried) -> Iterator[StepTime]:
         if measured is None:
             continue
         trace, profiled = traces.get(name), splits.get(name)
-        step = _predicted(None if trace is None else trace.work, candidate.policy.global_batch, rates)
+        step = _predicted(None if trace is None else trace.work, _of_each(candidate.policy), rates)
         split = None if profiled is None else profiled.split
         if candidate.policy.gpu_count > 1:
             if split is not None:
@@ -68,6 +69,11 @@ def time_of_step(tried: Tried) -> Iterator[StepTime]:
                 yield _profiled(name, measured, split, step, unknown)
         elif step is not None:
             yield _divided(name, measured, step)
+
+
+def _of_each(policy: Policy) -> int:
+    """Samples of a step on each device, whose own work was counted."""
+    return policy.global_batch // policy.data_degree
 
 
 def not_divided(tried: Tried, divided: Iterable[StepTime]) -> Iterator[str]:

@@ -9,8 +9,6 @@ import msgspec
 
 from advisor.decide.answer import Answer
 from advisor.decide.candidate import Candidate, Recommendation
-from advisor.decide.frontier import placed
-from advisor.decide.preference import beyond_limit
 from advisor.decide.score import gain_over, score
 from advisor.goal import Goal, GoalKind
 from advisor.methods.setting import label_words
@@ -26,7 +24,7 @@ from advisor.report.page.step_views import memory_over_step, not_divided, time_o
 from advisor.report.page.throughput import curves
 from advisor.report.page.tradeoffs import frontier_part, growth_part
 from advisor.report.page.tried import Lines, Tried, figure_of_rate, figure_of_speedup
-from advisor.report.wording import baseline_words, promise_words
+from advisor.report.wording import baseline_words, confirmed_beyond, promise_words
 from advisor.search.space.space_file import load_space
 from advisor.text.paths import as_seen_from_here
 from advisor.text.units import format_spread, format_times
@@ -162,7 +160,8 @@ def _answer(study: FinishedStudy, tried: Tried, lines: Lines) -> AnswerPart:
     return AnswerPart(
         headline=title_words(found),
         facts=tuple(
-            (one.label, one.words) for one in headline_lines(found, answer.goal, beyond=_beyond(found, answer.goal))
+            (one.label, one.words)
+            for one in headline_lines(found, answer.goal, beyond=confirmed_beyond(found, answer.goal))
         ),
         policy=tried.id_of(winner),
         baseline=tried.id_of(found.baseline),
@@ -243,7 +242,7 @@ def _verdict(found: Recommendation, goal: Goal) -> Verdict | None:
     confirmation = found.confirmation
     if confirmation is None:
         return None
-    measured, beyond = confirmation.measurement, _beyond(found, goal)
+    measured, beyond = confirmation.measurement, confirmed_beyond(found, goal)
     state = "not run" if confirmation.outcome in NOTHING_RAN else "not confirmed"
     kept = confirmation.outcome is Outcome.OK and confirmation.as_promised and beyond is None
     if measured is not None and kept and not gain_is_open(found):
@@ -255,11 +254,3 @@ def _verdict(found: Recommendation, goal: Goal) -> Verdict | None:
         samples_per_second=None if measured is None else figure_of_rate(measured),
         peak_bytes=None if measured is None else Figure(value=measured.memory.peak_bytes, source=Source.MEASURED),
     )
-
-
-def _beyond(found: Recommendation, goal: Goal) -> str | None:
-    """``cheapest``: how far the confirming run is beyond the user's limit."""
-    again = None if found.confirmation is None else found.confirmation.measurement
-    if again is None or goal.kind is not GoalKind.CHEAPEST:
-        return None
-    return beyond_limit(placed(msgspec.structs.replace(found.winner, measurement=again), goal), goal.preference)

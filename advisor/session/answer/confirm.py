@@ -31,7 +31,7 @@ from advisor.session.trials.trials import Trials
 from advisor.text.units import format_rate
 from advisor.trial.outcome import Outcome
 
-__all__ = ["confirm"]
+__all__ = ["confirm", "not_run"]
 
 _CONFIRMATIONS = 3
 """Most winners to try when wrappers do not run."""
@@ -76,6 +76,27 @@ def confirm(
     return _Confirming(context, conclusion, trials, guard, say).run()
 
 
+def not_run(
+    context: StudyContext,
+    conclusion: Conclusion,
+    guard: Guard,
+    say: Callable[[str], None],
+    *,
+    choose: Callable[[Sequence[Candidate]], Recommendation] | None = None,
+) -> Recommendation:
+    """The recommendation after an interruption, with its files written and its wrapper not run."""
+    # Methods that were found to break the training must not win at another, unchecked batch.
+    recommendation = (choose or conclusion.choose)([guard.remembered(one) for one in context.ledger.candidates])
+    unconfirmed = Confirmation(
+        outcome=Outcome.INTERRUPTED,
+        reason="interrupted before the wrapper had run",
+        promised_samples_per_second=recommendation.winner.samples_per_second,
+    )
+    recommendation = msgspec.structs.replace(recommendation, confirmation=unconfirmed)
+    emit(conclusion, recommendation, say)
+    return recommendation
+
+
 @dataclass
 class _Confirming:
     """Winners, one after the other, until one is confirmed."""
@@ -92,6 +113,15 @@ class _Confirming:
     """What confirmations showed that further pairs of processes may overturn, by policy and size."""
 
     def run(self) -> tuple[Recommendation, bool]:
+        try:
+            return self._confirmed()
+        except KeyboardInterrupt:
+            if not self.beaten:
+                raise
+            # What the confirmations before it have shown is not forgotten.
+            return not_run(self.context, self.conclusion, self.guard, self.say, choose=self._choose), True
+
+    def _confirmed(self) -> tuple[Recommendation, bool]:
         while len(self.failures) < _CONFIRMATIONS:
             recommendation, interrupted = self._try()
             if recommendation is not None:
@@ -127,6 +157,8 @@ class _Confirming:
             reason = self._why_beaten(winner, run)
             if reason is not None:
                 self._give_way(winner, baseline, reason)
+                if run.interrupted:
+                    raise KeyboardInterrupt
                 return None, False
         recommendation = msgspec.structs.replace(recommendation, confirmation=run.confirmation)
         recommendation = explained(recommendation, self.context.goal)

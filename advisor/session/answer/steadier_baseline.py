@@ -74,7 +74,7 @@ class SteadierBaseline:
             return confirmation
         steady = _steadied(recommendation, around)
         if steady.key == recommendation.winner.policy.key:
-            return _without_gain(confirmation)
+            return msgspec.structs.replace(_without_gain(confirmation), around_stalls=_names(around))
         self.context.progress.stage(f"comparing with a baseline that other processes slow down less: {_names(around)}")
         result = self.trials.time(
             steady, outpaced_below=None, repeat=1, measure_seconds=self.context.budget.limits.turn_seconds
