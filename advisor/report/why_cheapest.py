@@ -73,7 +73,7 @@ def _why_this_point(answer: Recommendation, preference: Preference) -> str:
     if limit is not None:
         return f"It is the {'fastest' if limit.verb == 'cost' else 'cheapest'} that {limit.verb}s {limit.words}."
     if len(frontier.points) == 1:
-        return "Nothing measured is cheaper or faster beyond the noise."
+        return "Nothing measured that may win is cheaper or faster beyond the noise."
     return "It is the knee of the frontier, where cost x latency is least; --max-latency or --max-cost picks another."
 
 
