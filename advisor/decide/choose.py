@@ -81,7 +81,12 @@ def _choose_fastest(ranking: Ranking, goal: Goal) -> Recommendation:
         # A smaller batch than the user's own is no simpler for being smaller.
         return candidate.policy.global_batch < own_batch, *simplicity(candidate)
 
-    winner = min((candidate for candidate in ranking.finished if ties_with_best(candidate)), key=order)
+    ties = [candidate for candidate in ranking.finished if ties_with_best(candidate)]
+    if baseline in ranking.finished and baseline not in ties:
+        # Something is surely faster than the baseline, and so must be what is recommended.
+        surely = [one for one in ties if _is_surely_faster(one, baseline, ranking, goal)]
+        ties = surely or ties
+    winner = min(ties, key=order)
     noise, tie = max(SMALLEST_NOISE, ranking.repeats), False
     if baseline is not None:
         # When the baseline wins a tie, its distance from the fastest matters.
@@ -90,6 +95,10 @@ def _choose_fastest(ranking: Ranking, goal: Goal) -> Recommendation:
         ahead = gain(score(against, goal), score(baseline, goal), goal.kind)
         tie = against is not baseline and abs(ahead) <= noise
     return ranking.recommend(winner, tie=tie, noise=noise)
+
+
+def _is_surely_faster(one: Candidate, other: Candidate, ranking: Ranking, goal: Goal) -> bool:
+    return gain(score(one, goal), score(other, goal), goal.kind) > noise_of_lead(one, other, ranking.repeats)
 
 
 def _choose_cheapest(ranking: Ranking, goal: Goal) -> Recommendation:

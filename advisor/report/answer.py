@@ -22,12 +22,18 @@ from advisor.report.headline import (
     gain_is_open,
     headline,
     missed_words,
-    open_because,
     what_to_do,
 )
 from advisor.report.plot import CostPlot
 from advisor.report.table import RankingTable, not_measured_part, refused_part
-from advisor.report.wording import confirmed_beyond, promised_times, rate_beside_floor, turns_words
+from advisor.report.wording import (
+    confirmed_beyond,
+    has_clear_turns,
+    open_because,
+    promised_times,
+    rate_beside_floor,
+    turns_words,
+)
 from advisor.text.units import (
     format_bytes,
     format_percent,
@@ -132,7 +138,7 @@ def confirmation_words(
         turns = f"the wrapper and the {turns_words(confirmation)}"
         if open_gain and confirmation.as_promised:
             text = f"Not confirmed: {turns}, {open_because(confirmation)}. They show {interval}, at a peak of {peak}."
-            if not confirmation.page_faults:  # an idle machine changes nothing of these
+            if not has_clear_turns(confirmation):
                 text += f" To know more: {what_to_do(confirmation)}."
         elif confirmation.as_promised or confirmation.expected_speedup is None:
             text = f"Confirmed: {turns}. The promise is {interval}, at a peak of {peak}."

@@ -24,8 +24,10 @@ from advisor.report.wording import (
     batch_words,
     early_words,
     gain_words,
+    has_clear_turns,
     of_each_share,
     on_devices,
+    open_because,
     parameters_words,
     promise_words,
     promised_times,
@@ -276,7 +278,7 @@ def _confirmed(answer: Recommendation, beyond: str | None) -> Iterator[Line]:
         yield Line("confirmed", f"it runs, but it is {beyond}", "yellow")
     elif gain_is_open(answer):
         yield Line("confirmed", f"not yet: {_open_words(confirmation)}", "yellow")
-        if not confirmation.page_faults:  # an idle machine changes nothing of these
+        if not has_clear_turns(confirmation):
             yield Line("next", what_to_do(confirmation), "yellow")
     elif confirmation.speedup is not None and confirmation.promise is not None:
         yield Line("confirmed", f"yes: wrapper and {turns_words(confirmation)}", "green")
@@ -293,15 +295,6 @@ def _confirmed(answer: Recommendation, beyond: str | None) -> Iterator[Line]:
 def _open_words(confirmation: Confirmation) -> str:
     """What turns with the baseline came to that leave open which of the two is faster."""
     return f"wrapper and {turns_words(confirmation)}, {open_because(confirmation)}"
-
-
-def open_because(confirmation: Confirmation) -> str:
-    """Why turns leave a gain open, as a clause: they differed, or another baseline may be as fast."""
-    if confirmation.speedup is None or confirmation.speedup.low <= 1:
-        return "which leave open which of them is faster"
-    if confirmation.page_faults:
-        return "but not every process of the baseline is as slow as the one that was seen"
-    return "but without other processes beside it the baseline may be as fast"
 
 
 def missed_words(confirmation: Confirmation) -> str:

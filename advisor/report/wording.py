@@ -37,10 +37,12 @@ __all__ = [
     "confirmed_beyond",
     "early_words",
     "gain_words",
+    "has_clear_turns",
     "meshed_words",
     "methods_words",
     "of_each_share",
     "on_devices",
+    "open_because",
     "outcome_style",
     "parameters_words",
     "peak_words",
@@ -254,3 +256,19 @@ def rate_beside_floor(confirmation: Confirmation) -> float:
     if confirmation.speedup is None or confirmation.promise is None:
         return confirmation.measurement.samples_per_second
     return confirmation.promised_samples_per_second * (confirmation.found_share or 1.0)
+
+
+def has_clear_turns(confirmation: Confirmation) -> bool:
+    """Whether a gain is open only because another process of the baseline may be faster, idle machine or not."""
+    return bool(confirmation.page_faults) and confirmation.speedup is not None and confirmation.speedup.low > 1
+
+
+def open_because(confirmation: Confirmation) -> str:
+    """Why turns leave a gain open, as a clause: they differed, or another baseline may be as fast."""
+    if confirmation.speedup is None or confirmation.speedup.low <= 1:
+        return "which leave open which of them is faster"
+    if not confirmation.around_stalls:
+        return "but other processes may differ by more than that"
+    if confirmation.page_faults:
+        return "but not every process of the baseline is as slow as the one that was seen"
+    return "but without other processes beside it the baseline may be as fast"

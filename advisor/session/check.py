@@ -131,7 +131,14 @@ def _named_source(path: Path, known: Fingerprints | None) -> WorkloadSource:
         raise PolicyError(f"A policy is checked with its model, but {shown(path)} names none. {fix}.")
     if named.startswith("hf:"):
         return resolve_source(named)
-    found = [resolve_source(place) for place in (Path(named), path.parent / named) if place.exists()]
+    found, errors = [], []
+    for place in (Path(named), path.parent / named):
+        try:
+            found += [resolve_source(place)] if place.exists() else []
+        except WorkloadError as error:  # another file of this name
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
     if not found and not named.endswith((".py", ".json")) and all(map(str.isidentifier, named.split("."))):
         return resolve_source(named)  # a module
     if not found:

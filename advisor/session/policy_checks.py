@@ -59,11 +59,14 @@ def on_same_device(file: PolicyFile, hardware: Hardware) -> bool:
 def as_measured(source: WorkloadSource, stated: Stated, known: Fingerprints | None) -> WorkloadSource:
     """A model with what was stated beside it when its policy was measured, or is stated otherwise now.
 
+    Sizes of samples are not taken from a policy of another model.
+
     Raises:
         WorkloadError: The size of samples is stated of a model that makes its own.
     """
     was = {} if known is None else dict(known.asked)
-    if source.kind is not WorkloadKind.HUGGING_FACE:  # The policy may be of another model.
+    own_name = None if known is None else known.workload.get("name", source.name)
+    if own_name != source.name or source.kind is not WorkloadKind.HUGGING_FACE:
         was = {name: value for name, value in was.items() if name not in _SIZES}
     now = msgspec.structs.asdict(stated)
     fields = {name: was.get(name) if value is None else value for name, value in now.items()}

@@ -68,7 +68,8 @@ def run_verification(request: VerifyRequest, tell: Callable[[str], None]) -> Ver
     check_applies(file.policy, None, hardware)
     budget = memory_budget(hardware, request.memory_limit_bytes)
     with PrivateFolder("verify") as folder, Runner(folder, tell=tell) as runner:
-        notes = changes_since(file, source, hardware)
+        as_then = as_measured(request.source, Stated(), file.fingerprints)  # what is stated now is told by itself
+        notes = changes_since(file, as_then, hardware)
         runs = PolicyRuns(file, source, hardware, budget.limit_bytes, folder, runner, request.seed)
         return _Verifier(runs, notes).run()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+import sys
 from pathlib import Path
 
 import msgspec
@@ -83,7 +84,8 @@ class WorkloadSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def typed_here(self) -> str:
         """What finds it from the current folder, on this machine: a path to one that is elsewhere is whole."""
-        named = _in_hub_cache(self.location) or self._namespaced
+        is_found = bool(self.import_paths) and self.import_paths[0] in (os.getcwd(), *sys.path)
+        named = _in_hub_cache(self.location) or (self._namespaced if is_found else "")
         return str(as_seen_from_here(Path(self.location))) if os.path.isabs(self.location) and not named else self.typed
 
     @property

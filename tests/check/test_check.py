@@ -169,6 +169,9 @@ def test_of_two_models_of_a_name_it_is_the_one_that_was_measured(
     Project(elsewhere).edit("model.py", "range(2)", "range(3)")
     monkeypatch.chdir(elsewhere)
     assert project.check().holds
+    (elsewhere / "model.py").write_text("def predict(): ...\n")
+    assert project.check().holds, "what is no model of this kind is not asked"
+    Project(elsewhere).edit("model.py", "range(2)", "range(3)")
     project.edit("model.py", "range(2)", "range(4)")
     assert "momadvise --goal faster model.py " in " ".join(project.check().command), "the current folder's"
 

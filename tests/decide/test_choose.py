@@ -109,7 +109,10 @@ def test_no_method_wins_no_tie_with_what_is_known_badly_where_another_is_surely_
     wide = measured(110, use("channels_last"), spread=0.12)
     sure = measured(106, CHECKPOINT)
     assert decide([baseline(100), wide]).winner.policy.methods == ()
-    assert decide([baseline(100), wide, sure]).winner.policy.methods != ()
+    answer = decide([baseline(100), wide, sure])
+    assert (answer.winner.policy, answer.tie) == (sure.policy, False)
+    no_better = measured(100.5, BF16)
+    assert decide([baseline(100), wide, sure, no_better]).winner.policy == sure.policy
 
 
 def test_a_wide_interval_does_not_make_everything_a_tie() -> None:

@@ -73,15 +73,19 @@ class Large(nn.Module):
         super().__init__()
         self.register_buffer("queue", torch.zeros(2**14, 80).to(dtype))
         self.register_buffer("flat", torch.ones(2**20 + 1).to(dtype))
+        self.register_buffer("turned", torch.zeros(80, 2**14).to(dtype).t())
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float16, torch.complex64, torch.int8, torch.bool, torch.float8_e4m3fn], ids=str
 )
-def test_of_what_is_large_there_are_sums_which_change_with_a_row(dtype: torch.dtype) -> None:
+def test_of_what_is_large_there_are_sums_which_change_with_a_few_elements(dtype: torch.dtype) -> None:
     large = Large(dtype)
     before = state_values({"a": large})
-    assert {name: value.numel() for name, value in before.items()} == {"a.queue": 80, "a.flat": 1}
+    sums = {name: value.numel() for name, value in before.items()}
+    assert sums == {"a.queue": 2**14 * 80 // 1024 + 1, "a.flat": 1025, "a.turned": 16 * 80}
     assert state_changes(before, state_values({"a": large})) == {}
     large.queue[5] = torch.ones(80).to(dtype)
-    assert state_changes(before, state_values({"a": large})) == {"a.queue": pytest.approx(80**0.5)}
+    large.flat[7] = torch.zeros(()).to(dtype)
+    large.turned[1, 2] = torch.ones(()).to(dtype)
+    assert state_changes(before, state_values({"a": large})) == {"a.queue": 80.0, "a.flat": 1.0, "a.turned": 1.0}

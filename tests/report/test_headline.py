@@ -80,16 +80,23 @@ def test_a_gain_that_turns_leave_open_is_neither_called_sure_nor_confirmed_anywh
 
 
 @pytest.mark.parametrize(
-    ("page_faults", "words"),
+    ("around", "page_faults", "words"),
     [
-        ((), "but without other processes beside it the baseline may be as fast"),
-        ((9e3, 4e5), "but not every process of the baseline is as slow as the one that was seen"),
+        ("", (), "but other processes may differ by more than that"),
+        ("intraop_threads count=1", (), "but without other processes beside it the baseline may be as fast"),
+        ("a", (9e3, 4e5), "but not every process of the baseline is as slow as the one that was seen"),
     ],
 )
-def test_turns_that_were_clear_are_not_said_to_leave_a_gain_open(page_faults: tuple[float, ...], words: str) -> None:
+def test_turns_that_were_clear_are_not_said_to_leave_a_gain_open(
+    around: str, page_faults: tuple[float, ...], words: str
+) -> None:
     clear = Speedup(value=2.2, low=2.15, high=2.25, rounds=7)
     confirmed = msgspec.structs.replace(
-        CONFIRMED, speedup=clear, promise=msgspec.structs.replace(clear, low=1.0), page_faults=page_faults
+        CONFIRMED,
+        speedup=clear,
+        promise=msgspec.structs.replace(clear, low=1.0),
+        around_stalls=around,
+        page_faults=page_faults,
     )
     answer = recommendation(confirmation=confirmed)
     found = said(answer)

@@ -25,6 +25,10 @@ def test_sizes_are_those_that_it_was_measured_at() -> None:
     assert as_measured(GPT2, Stated(), KNOWN) == stating(GPT2, Stated(tokens=128, batch_size=3))
 
 
+def test_sizes_of_another_model_are_left_alone() -> None:
+    assert as_measured(resolve_source("hf:vit"), Stated(), KNOWN).stated == Stated(batch_size=3)
+
+
 def test_sizes_that_are_stated_now_come_first() -> None:
     assert as_measured(GPT2, Stated(tokens=64), KNOWN).stated == Stated(tokens=64, batch_size=3)
 

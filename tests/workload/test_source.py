@@ -203,6 +203,9 @@ def test_a_module_is_typed_by_its_name_where_its_path_does_not_tell_its_folder(
     source = resolve_source(module)
     assert (source.typed, source.typed_here) == (typed, typed)
     assert resolve_source(source.typed).fingerprint == source.fingerprint
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert Path(source.typed_here).is_absolute()
 
 
 def test_a_config_file_and_its_folder_are_the_same_workload(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ _MOST_FROZEN = 2**20
 _MOST_COPIED = 2**20
 """Elements of a tensor that is copied to be compared."""
 
+_SUMMED = 1024
+"""Elements of a larger one that are summed instead: few enough to see a small change of some of them."""
+
 _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 _LEAST_CHANGE = 1e-6
@@ -154,7 +157,7 @@ def state_changes(
 def state_values(modules: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
     """What modules keep, by their names in the user's model: copies of tensors, numbers, the length of collections.
 
-    Of a large tensor it is the sums along its longest dimension: training may leave no memory for a copy.
+    Of a large tensor it is sums of some elements each: training may leave no memory for a copy.
     """
     values: dict[str, Any] = {}
     for name, module in modules.items():
@@ -189,8 +192,15 @@ def _copy(value: Any) -> Any:
 def _copy_or_sums(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel() <= _MOST_COPIED:
         return tensor.clone()
-    longest = max(range(tensor.dim()), key=tensor.size)
-    return tensor.sum(dim=longest, dtype=torch.complex128 if tensor.is_complex() else torch.float64)
+    dtype = torch.complex128 if tensor.is_complex() else torch.float64
+    if not tensor.is_contiguous():
+        longest = max(range(tensor.dim()), key=tensor.size)
+        return torch.stack([part.sum(dim=longest, dtype=dtype) for part in torch.split(tensor, _SUMMED, longest)])
+    flat = tensor.view(-1)
+    end = flat.numel() // _SUMMED * _SUMMED
+    # In parts, because each is copied to be summed in more bits.
+    sums = [part.view(-1, _SUMMED).sum(dim=1, dtype=dtype) for part in torch.split(flat[:end], _MOST_COPIED)]
+    return torch.cat([*sums, flat[end:].sum(dtype=dtype).reshape(1)])
 
 
 def _differing(own: Mapping[_Key, Any], others: Mapping[_Key, Any]) -> list[_Key]:
