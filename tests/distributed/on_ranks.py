@@ -93,6 +93,7 @@ def everything_else() -> dict[str, Any]:
             for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))
         },
         "changing": {name: _changing(setting) for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))},
+        "unfrozen": {name: _unfrozen(setting) for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))},
         "batchnorm": {name: _batchnorm(setting) for name, setting in DISTRIBUTING.items()},
         "overflow": {name: _overflow(setting) for name, setting in DISTRIBUTING.items()},
         "no target in a micro-batch": {name: _no_target(setting, [0]) for name, setting in DISTRIBUTING.items()},
@@ -206,6 +207,24 @@ def _changing(setting: MethodSetting) -> str:
     training.step(share(vectors(0)))
     part[0] = False
     return _refused(lambda: training.step(share(vectors(1))))
+
+
+def _unfrozen(setting: MethodSetting) -> list[str]:
+    """What is said of a parameter that is trained only after the policy was applied, or after the first step."""
+    said = []
+    for steps in (0, 1):
+        training = started((setting,), current_world(), build=_Frozen)
+        for step in range(steps):
+            training.step(share(vectors(step)))
+        training.model.sometimes.requires_grad_(True)  # type: ignore[union-attr]
+        said.append(_refused(lambda training=training: training.step(share(vectors(1)))))
+    return said
+
+
+class _Frozen(Branching):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sometimes.requires_grad_(False)
 
 
 class _WithoutNever(Branching):

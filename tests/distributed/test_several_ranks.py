@@ -198,6 +198,14 @@ class TestUnusedParameters:
         for rank in found:
             assert "MethodRefusedError: some parameters got no gradient in this step" in rank["changing"][name]
 
+    @pytest.mark.parametrize("name", ["ddp", "zero_1"])
+    def test_what_is_unfrozen_later_is_refused(self, name: str, found: Found) -> None:
+        """Trap: nobody averages its gradients, and the copies of the model part without a word."""
+        for rank in found:
+            for said in rank["unfrozen"][name]:
+                assert "MethodRefusedError: what is trained must be known when a policy is applied" in said
+                assert "but 2 that required none then have one now" in said
+
 
 class TestWhatRanksAgreeOn:
     @over_methods
