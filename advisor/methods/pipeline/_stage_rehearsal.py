@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.errors import MethodRefusedError, StageLostError, WorkloadError
+from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.pipeline._leaves import frozen_shown, leaves_of_graph, nodes_before
 from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, stand_ins
 from advisor.methods.pipeline._passage import Mark, Run
@@ -19,6 +19,7 @@ from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
 from advisor.methods.pipeline._stages import Stages
 from advisor.methods.pipeline.balance import Cost, Costs
 from advisor.training.live_bytes import live_bytes
+from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.processes.distribution import plain_names
 
 __all__ = ["Rehearsal", "output_of_stage", "used_in_stage"]
@@ -101,8 +102,10 @@ class Rehearsal:
         self.not_needed = stand_ins(self._stages.model, self.used, calls, has_last=has_last, device=self._device)
         try:
             same = _equal(self._outputs(function, gauge=self._gauge), outputs)
-        except (MethodRefusedError, StageLostError, RuntimeError, TypeError, ValueError):
-            same = False  # a stand-in of some rank
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            same = False  # A stand-in of some rank: what a model says of zeros may be anything.
         if not same:
             self.undo()
         if self._relay.any_rank(not same):
