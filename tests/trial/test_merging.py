@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 
+from advisor.hardware.mesh import Mesh
+from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, SizePoint, Sizing, StopReason
 from advisor.trial.outcome import Outcome
 from advisor.trial.ranks.merging import merged
-from advisor.trial.result import SizeResult, TimeResult, TrialResult
+from advisor.trial.result import FidelityResult, SizeResult, TimeResult, TrialResult
 from tests.trial.test_growing_batches import size_point
 
 
@@ -95,3 +97,22 @@ def test_points_of_a_sizing_are_merged_one_by_one_as_far_as_all_ranks_came() -> 
     assert [point.step_seconds for point in whole.points] == [2.0, 4.0]
     assert whole.out_of_memory_at == 8
     assert whole.loss_trace == (1.5,)
+
+
+def test_what_each_stage_of_a_pipeline_changes_is_known_of_the_whole() -> None:
+    """A module after the blocks is there on every rank, and called on the last."""
+    states = ({"block": 2.0, "head": 0.0, "before": 1.0}, {"other block": 3.0, "head": 4.0, "before": 5.0})
+    ranks = [
+        FidelityResult(
+            key="of a rank",
+            outcome=Outcome.OK,
+            fidelity=FidelityRecord(losses=(1.0,), distinct_batches=1, state=states[number // 2]),
+        )
+        for number in range(4)
+    ]
+    whole = merged("key", ranks, Mesh(pipeline=2))
+    assert whole.fidelity is not None
+    assert whole.fidelity.state == {"block": 2.0, "head": 4.0, "before": 1.0, "other block": 3.0}
+    copies = merged("key", ranks)
+    assert copies.fidelity is not None
+    assert copies.fidelity.state == states[0]

@@ -50,6 +50,36 @@ def test_the_first_gradient_and_the_losses_are_those_of_plain_training(runner: R
     trains_as_plain_training_does(runner, staged(kind=FidelityTrial, fidelity_steps=8), Policy(micro_batch=4))
 
 
+_COUNTING = """
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("all_calls", torch.zeros(()))
+        self.calls, self.kept = 0, {"calls": 0}
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen += inputs.detach().mean()
+        self.all_calls = self.all_calls + 1
+        self.calls += 1
+        self.kept["calls"] += 1
+"""
+
+
+def test_what_blocks_of_every_stage_keep_changes_as_in_plain_training(runner: Runner, tmp_path: Path) -> None:
+    """Trap: passes that only show what a stage needs counted, and later stages were not looked at."""
+    forward = "\n    def forward(self, inputs: torch.Tensor) -> torch.Tensor:\n"
+    path = tmp_path / "counting.py"
+    path.write_text(TINY.read_text().replace(forward, _COUNTING, 1))
+    wanted = {"path": path, "kind": FidelityTrial, "fidelity_steps": 3}
+    plain = trial(micro_batch=2, accumulation_steps=2, **wanted)
+    gradient = str(runner.gradient_file(plain.key))
+    exact = ran(runner, msgspec.structs.replace(plain, write_gradient_to=gradient)).fidelity.state
+    blocks = [f"blocks.{number}" for number in range(6)]
+    assert {name: exact.get(name) for name in exact if name.endswith("calls")} == {
+        f"{block}.{name}": 2.0 for block in blocks for name in ("all_calls", "calls", "kept.calls")
+    }
+    found = ran(runner, staged(**wanted, reference_gradient=gradient, watched_state=tuple(exact))).fidelity.state
+    assert found == pytest.approx(exact, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("change", "outcome", "reason"),
     [

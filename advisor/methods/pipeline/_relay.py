@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from advisor.methods.pipeline._returned import Form
 from advisor.methods.pipeline._stage_ranks import PipelineRanks
 from advisor.methods.pipeline._stages import Stages
 
-__all__ = ["Handed", "Relay", "undisturbed"]
+__all__ = ["Handed", "Relay"]
 
 
 @dataclass
@@ -158,17 +157,3 @@ def _require(handed: Handed, stage: int, count: int) -> None:
             f"every stage of a pipeline must call its blocks, but the loss of stage {stage} did not; compute_loss must "
             "call the model that it is given"
         )
-
-
-@contextlib.contextmanager
-def undisturbed(buffers: Sequence[torch.Tensor], device: torch.device) -> Any:
-    """Context after which buffers and random numbers are as before."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
-    indices = [device] if device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices=indices):
-            yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in kept:
-                buffer.copy_(before)

@@ -15,8 +15,9 @@ from advisor.methods.pipeline._leaves import frozen_shown, leaves_of_graph, node
 from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, stand_ins
 from advisor.methods.pipeline._passage import Mark, Run
 from advisor.methods.pipeline._places import StageLink, parameters_of_blocks
-from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
+from advisor.methods.pipeline._relay import Handed, Relay
 from advisor.methods.pipeline._stages import Stages
+from advisor.methods.pipeline._undisturbed import undisturbed
 from advisor.methods.pipeline.balance import Cost, Costs
 from advisor.training.live_bytes import live_bytes
 from advisor.training.out_of_memory import is_out_of_memory
@@ -61,7 +62,7 @@ class Rehearsal:
         Raises:
             MethodRefusedError: The model, or its loss, cannot be cut where it is.
         """
-        with undisturbed(list(self._stages.model.buffers()), self._device):
+        with undisturbed(self._stages.model, self._device):
             self.handed, _ = self._relay.run(function, number=_NUMBER)
 
     def learn(self, function: Callable[[], Any]) -> None:
@@ -89,7 +90,7 @@ class Rehearsal:
 
         calls = self._calls = Calls(outside, self._stages.passage)
         try:
-            with frozen_shown(model, without=blocks) as trained, undisturbed(list(model.buffers()), self._device):
+            with undisturbed(model, self._device), frozen_shown(model, without=blocks) as trained:
                 self.handed, _ = self._relay.run(function, number=_NUMBER, watched=True, seen=seen)
         finally:
             calls.end()
@@ -138,7 +139,7 @@ class Rehearsal:
         def seen(stage: int, run: Run, value: Any) -> None:
             outputs[stage] = output_of_stage(value, is_last=run.is_last).detach().clone()
 
-        with undisturbed(list(self._stages.model.buffers()), self._device):
+        with undisturbed(self._stages.model, self._device):
             self.handed, _ = self._relay.run(function, number=_NUMBER, seen=seen, gauge=gauge)
         return outputs
 

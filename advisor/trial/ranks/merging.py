@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from advisor.hardware.mesh import DATA_ONLY, Mesh
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, SizePoint, Sizing
 from advisor.trial.outcome import Outcome
@@ -24,24 +25,25 @@ from advisor.trial.result import (
 __all__ = ["merged"]
 
 
-def merged(key: str, results: Sequence[TrialResult]) -> TrialResult:
+def merged(key: str, results: Sequence[TrialResult], mesh: Mesh = DATA_ONLY) -> TrialResult:
     """The trial's result.
 
     Args:
         key: The trial's key; that of a rank differs, because its device does.
         results: Of the ranks, in their order, all OK.
+        mesh: What the ranks divide.
     """
     assert results, "at least one rank reports"
     assert all(result.outcome is Outcome.OK for result in results), results
     return msgspec.structs.replace(
-        _found(results),
+        _found(results, mesh),
         key=key,
         most_samples=min((one.most_samples for one in results if one.most_samples is not None), default=None),
         notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
     )
 
 
-def _found(results: Sequence[TrialResult]) -> TrialResult:
+def _found(results: Sequence[TrialResult], mesh: Mesh) -> TrialResult:
     """The first rank's result with what all of them found."""
     match results[0]:
         case SizeResult() as first:
@@ -58,9 +60,11 @@ def _found(results: Sequence[TrialResult]) -> TrialResult:
         case ConfirmResult() as first:
             return msgspec.structs.replace(first, measurement=_measured(results))
         case FidelityResult(fidelity=FidelityRecord() as record) as first:
-            losses = [one.fidelity.losses for one in results if isinstance(one, FidelityResult) and one.fidelity]
+            records = [one.fidelity for one in results if isinstance(one, FidelityResult) and one.fidelity]
+            stages = [records[rank].state for rank in mesh.distinct_ranks(len(records))]
             # The first rank has the whole gradient.
-            return msgspec.structs.replace(first, fidelity=msgspec.structs.replace(record, losses=_mean(losses)))
+            whole = msgspec.structs.replace(record, losses=_mean([one.losses for one in records]), state=_state(stages))
+            return msgspec.structs.replace(first, fidelity=whole)
         case PairResult() as first:
             return first  # the ranks took every turn together
         case SplitResult() as first:
@@ -105,6 +109,12 @@ def _point(ranks: list[SizePoint]) -> SizePoint:
         memory=max((rank.memory for rank in ranks), key=lambda memory: memory.peak_bytes),
         step_seconds=max(rank.step_seconds for rank in ranks),
     )
+
+
+def _state(stages: list[dict[str, float]]) -> dict[str, float]:
+    """What the stages change together; of modules that several have, a stage may have those that another calls."""
+    names = dict.fromkeys(name for state in stages for name in state)
+    return {name: next((state[name] for state in stages if state.get(name)), 0.0) for name in names}
 
 
 def _mean(traces: list[tuple[float, ...]]) -> tuple[float, ...]:
