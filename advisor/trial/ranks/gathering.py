@@ -87,7 +87,7 @@ class Gathering:
 
     def _succeeded(self) -> Verdict:
         reports = [self._reports[rank] for rank in sorted(self._reports)]
-        result = merged(self._spec.key, [one.result for one in reports], self._spec.policy.axes)
+        result = merged(self._spec.key, [one.result for one in reports], self._spec.policy)
         # Without its report, a rank still waits for one that ran out of memory.
         complete = len(reports) == self._size and not self._deaths
         return Verdict(result=result, clean=complete and all(one.clean for one in reports))

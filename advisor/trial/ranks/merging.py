@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from advisor.hardware.mesh import DATA_ONLY, Mesh
 from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, SizePoint, Sizing
+from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import (
     ConfirmResult,
@@ -25,30 +25,30 @@ from advisor.trial.result import (
 __all__ = ["merged"]
 
 
-def merged(key: str, results: Sequence[TrialResult], mesh: Mesh = DATA_ONLY) -> TrialResult:
+def merged(key: str, results: Sequence[TrialResult], policy: Policy) -> TrialResult:
     """The trial's result.
 
     Args:
         key: The trial's key; that of a rank differs, because its device does.
-        results: Of the ranks, in their order, all OK.
-        mesh: What the ranks divide.
+        results: Of the ranks that reported, in their order, all OK.
+        policy: What all of them ran.
     """
     assert results, "at least one rank reports"
     assert all(result.outcome is Outcome.OK for result in results), results
     return msgspec.structs.replace(
-        _found(results, mesh),
+        _found(results, policy),
         key=key,
         most_samples=min((one.most_samples for one in results if one.most_samples is not None), default=None),
         notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
     )
 
 
-def _found(results: Sequence[TrialResult], mesh: Mesh) -> TrialResult:
+def _found(results: Sequence[TrialResult], policy: Policy) -> TrialResult:
     """The first rank's result with what all of them found."""
     match results[0]:
         case SizeResult() as first:
             sizings = [one.sizing for one in results if isinstance(one, SizeResult) and one.sizing is not None]
-            return msgspec.structs.replace(first, sizing=_sizing(sizings), prediction=None)
+            return msgspec.structs.replace(first, sizing=_sizing(sizings, policy), prediction=None)
         case TimeResult() as first:
             smaller = [one.smaller for one in results if isinstance(one, TimeResult) and one.smaller is not None]
             return msgspec.structs.replace(
@@ -61,7 +61,7 @@ def _found(results: Sequence[TrialResult], mesh: Mesh) -> TrialResult:
             return msgspec.structs.replace(first, measurement=_measured(results))
         case FidelityResult(fidelity=FidelityRecord() as record) as first:
             records = [one.fidelity for one in results if isinstance(one, FidelityResult) and one.fidelity]
-            stages = [records[rank].state for rank in mesh.distinct_ranks(len(records))]
+            stages = [records[rank].state for rank in policy.axes.distinct_ranks(len(records))]
             # The first rank has the whole gradient.
             whole = msgspec.structs.replace(record, losses=_mean([one.losses for one in records]), state=_state(stages))
             return msgspec.structs.replace(first, fidelity=whole)
@@ -91,13 +91,15 @@ def _measurement(ranks: list[Measurement]) -> Measurement:
     )
 
 
-def _sizing(ranks: list[Sizing]) -> Sizing:
+def _sizing(ranks: list[Sizing], policy: Policy) -> Sizing:
     """The points that all ranks have: one that ran out of memory has fewer than those that waited for it."""
     failed = [rank.out_of_memory_at for rank in ranks if rank.out_of_memory_at is not None]
+    # The loss of some shares of a batch is not that of the batch: nothing compares with it.
+    knows_loss = len(ranks) == policy.gpu_count or policy.data_degree == 1
     return Sizing(
         points=tuple(_point(list(points)) for points in zip(*(rank.points for rank in ranks), strict=False)),
         out_of_memory_at=min(failed, default=None),
-        loss_trace=_mean([rank.loss_trace for rank in ranks]),
+        loss_trace=_mean([rank.loss_trace for rank in ranks]) if knows_loss else (),
         settled=ranks[0].settled,
     )
 
