@@ -80,6 +80,30 @@ def test_what_blocks_of_every_stage_keep_changes_as_in_plain_training(runner: Ru
     assert found == pytest.approx(exact, rel=1e-3)
 
 
+def test_a_larger_batch_for_which_one_stage_has_no_memory_ends_the_ladder_on_all(
+    runner: Runner, tmp_path: Path
+) -> None:
+    """Trap: the others only hear that a stage failed, and the combination was taken for a broken one."""
+    text = TINY.read_text()
+    loss = "return self.blocks(inputs).square().mean()"
+    assert loss in text
+    path = tmp_path / "workload.py"
+    path.write_text(text.replace(loss, f"loss = self.last(self.blocks(inputs))\n{_LAST}"))
+    sized = ran(runner, staged(path=path, kind=SizeTrial, largest_batch=8)).sizing
+    assert [point.micro_batch for point in sized.points] == [2]
+    assert sized.out_of_memory_at == 4
+
+
+_LAST = """
+        return loss
+
+    def last(self, hidden: torch.Tensor) -> torch.Tensor:
+        if len(hidden) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return hidden.square().mean()
+"""
+
+
 @pytest.mark.parametrize(
     ("change", "outcome", "reason"),
     [
