@@ -83,6 +83,15 @@ class Branching(nn.Module):
         return inputs.square().mean()
 
 
+class Choosing(Branching):
+    """Two branches of the same size, as experts are, of which a pass takes one."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = inputs + block(inputs)
+        return (self.sometimes if self.takes_part() else self.never)(inputs).square().mean()
+
+
 def vectors(seed: int) -> tuple[torch.Tensor]:
     return (torch.randn(8, 7, generator=torch.Generator().manual_seed(seed)),)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from advisor.errors import MomadviseError
@@ -36,6 +37,7 @@ from tests.distributed.models import (
     ZERO_3,
     Branching,
     Case,
+    Choosing,
     padded_text,
     started,
     trained,
@@ -89,9 +91,12 @@ def everything_else() -> dict[str, Any]:
         "measured": {name: _measured(setting) for name, setting in DISTRIBUTING.items()},
         "unused": {name: _with(setting, Branching, micro_batch=1) for name, setting in DISTRIBUTING.items()},
         "unused on one rank": {
-            name: _with(setting, lambda: Branching(lambda: dist.get_rank() == 0))
-            for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))
+            f"{name}, {kind.__name__}": _with(setting, lambda kind=kind: kind(lambda: dist.get_rank() == 0))
+            for name, setting in DISTRIBUTING.items()
+            for kind in (Branching, Choosing)
+            if name != "ddp static"  # it promises that there is no such thing
         },
+        "unused on one rank, in an older torch": [_in_an_older_torch(rank=rank) for rank in (None, 0)],
         "changing": {name: _changing(setting) for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))},
         "unfrozen": {name: _unfrozen(setting) for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))},
         "batchnorm": {name: _batchnorm(setting) for name, setting in DISTRIBUTING.items()},
@@ -198,6 +203,18 @@ def _size(tensors: list[torch.Tensor]) -> int:
 def _with(setting: MethodSetting, build: Callable[[], nn.Module], micro_batch: int | None = None) -> Any:
     case = Case((setting,), micro_batch=micro_batch)
     return trained(case, current_world(), share, build=build, data=vectors)
+
+
+def _in_an_older_torch(rank: int | None) -> str:
+    """What is said where torch packs no zeros: of a branch that one rank alone takes, or every rank."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
+        training = started((ZERO_3,), current_world(), build=lambda: Choosing(lambda: rank in (None, dist.get_rank())))
+    try:
+        training.step(share(vectors(0)))
+    except MomadviseError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
 
 
 def _changing(setting: MethodSetting) -> str:

@@ -21,6 +21,7 @@ from tests.distributed import on_ranks
 from tests.distributed.models import (
     Branching,
     Case,
+    Choosing,
     movement_error,
     padded_text,
     sgd,
@@ -175,10 +176,16 @@ class TestUnusedParameters:
         assert torch.equal(state["model"]["never.weight"], Branching().never.weight)
         assert movement_error(state["model"], plain["model"], Branching()) < 1e-4
 
-    @pytest.mark.parametrize("name", ["ddp", "zero_1"])
-    def test_what_one_rank_alone_uses_is_averaged_over_all(self, name: str, found: Found) -> None:
-        """Trap: without a search for unused parameters, such a gradient is not averaged, or the ranks hang."""
-        part, rest = Branching(), Branching(lambda: False)
+    @pytest.mark.parametrize("kind", [Branching, Choosing])
+    @pytest.mark.parametrize("name", ["ddp", "zero_1", "zero_2", "zero_3"])
+    def test_what_one_rank_alone_uses_is_averaged_over_all(
+        self, name: str, kind: type[Branching], found: Found
+    ) -> None:
+        """Trap: without a search for unused parameters, such a gradient is not averaged, or the ranks hang.
+
+        Or that of one expert is averaged with that of another, which is as large.
+        """
+        part, rest = kind(), kind(lambda: False)
         rest.load_state_dict(part.state_dict())
         for own, other in zip(part.modules(), rest.modules(), strict=True):
             other._parameters.update(own._parameters)
@@ -188,8 +195,15 @@ class TestUnusedParameters:
             ((part(first) + rest(second)) / 2).backward()
             optimizer.step()
             optimizer.zero_grad()
-        state, _ = found[0]["unused on one rank"][name]
+        state, _ = found[0]["unused on one rank"][f"{name}, {kind.__name__}"]
         assert movement_error(state["model"], part.state_dict(), Branching()) < 1e-4
+
+    def test_a_torch_that_would_mix_gradients_up_is_refused_before_parameters_change(self, found: Found) -> None:
+        for rank in found:
+            alike, apart = rank["unused on one rank, in an older torch"]
+            assert alike == "nothing"
+            assert "before torch 2.13 all of them, must take part in a step on every process or on none" in apart
+            assert "but 4 took part on some processes only" in apart
 
     @pytest.mark.parametrize("name", ["ddp", "zero_1"])
     def test_a_branch_left_out_after_the_first_step_is_refused_before_parameters_change(
