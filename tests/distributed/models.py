@@ -92,6 +92,22 @@ class Choosing(Branching):
         return (self.sometimes if self.takes_part() else self.never)(inputs).square().mean()
 
 
+class Convolving(nn.Module):
+    """Convolutions without normalization, which would look at a process's share alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Conv2d(4, 6, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (self.layers(inputs) - 1).square().mean()
+
+
+def pictures(seed: int) -> tuple[torch.Tensor]:
+    return (torch.randn(8, 3, 9, 9, generator=torch.Generator().manual_seed(seed)),)
+
+
 def vectors(seed: int) -> tuple[torch.Tensor]:
     return (torch.randn(8, 7, generator=torch.Generator().manual_seed(seed)),)
 

@@ -38,7 +38,9 @@ from tests.distributed.models import (
     Branching,
     Case,
     Choosing,
+    Convolving,
     padded_text,
+    pictures,
     started,
     trained,
     transformer,
@@ -103,6 +105,7 @@ def everything_else() -> dict[str, Any]:
         "overflow": {name: _overflow(setting) for name, setting in DISTRIBUTING.items()},
         "no target in a micro-batch": {name: _no_target(setting, [0]) for name, setting in DISTRIBUTING.items()},
         "no target on a rank": _refused(lambda: _no_target(DDP, [0, 1, 2, 3])),
+        "fused, in channels last": {name: _in_channels_last(DISTRIBUTING[name]) for name in ("ddp", "zero_1")},
         "rounded": _rounded(),
         "float8": {name: _float8(DISTRIBUTING[name]) for name in ("ddp", "zero_1", "zero_3")},
         "sent": {hook: _sent(hook) for hook in ("fp16", "powersgd_rank_1", "powersgd_rank_4")},
@@ -272,6 +275,11 @@ def _overflow(setting: MethodSetting) -> dict[str, Any]:
         "skipped": all(torch.equal(*pair) for pair in zip(before, after, strict=True)),
         "lowered": training.gradient_scaler.get_scale() < scale,
     }
+
+
+def _in_channels_last(setting: MethodSetting) -> Any:
+    case = Case((use("channels_last"), use("fused_optimizer"), setting))
+    return trained(case, current_world(), share, build=Convolving, data=pictures)
 
 
 def _rounded() -> list[torch.Tensor]:

@@ -22,8 +22,10 @@ from tests.distributed.models import (
     Branching,
     Case,
     Choosing,
+    Convolving,
     movement_error,
     padded_text,
+    pictures,
     sgd,
     started,
     trained,
@@ -264,6 +266,14 @@ class TestPolicies:
     def test_it_says_how_long_it_takes_to_settle(self, found: Found) -> None:
         settling = {"ddp": 3, "ddp static": 3, "zero_1": 3, "zero_2": 1, "zero_3": 1}
         assert found[0]["applied"]["settling"] == settling
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero_1"])
+def test_averaged_gradients_lie_in_memory_as_their_parameters_do(name: str, found: Found) -> None:
+    """Trap: those of the first step lay in the usual layout, and a fused step updated other elements without a word."""
+    plain, _ = trained(Case(()), None, build=Convolving, data=pictures)
+    state, _ = found[0]["fused, in channels last"][name]
+    assert movement_error(state["model"], plain["model"], Convolving()) < 1e-4
 
 
 def test_ranks_that_round_at_random_round_alike(found: Found) -> None:

@@ -179,7 +179,10 @@ class _FirstStep:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             sent = gradient.contiguous()
             dist.all_reduce(sent, group=self._world.device_group)
-            parameter.grad = sent.div_(self._world.size)
+            mean = sent.div_(self._world.size)
+            if mean.stride() != parameter.stride():  # Fused steps take both to lie in memory alike.
+                mean = torch.empty_like(parameter, requires_grad=False).copy_(mean)
+            parameter.grad = mean
 
     def again(self) -> None:
         """The next step is like the first."""
