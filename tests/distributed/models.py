@@ -108,6 +108,21 @@ def pictures(seed: int) -> tuple[torch.Tensor]:
     return (torch.randn(8, 3, 9, 9, generator=torch.Generator().manual_seed(seed)),)
 
 
+class Late(nn.Module):
+    """Layers of the same size, of which some take part later than others."""
+
+    def __init__(self, takes_part: Callable[[], bool]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(7, 7, bias=False) for _ in range(8))
+        self.takes_part = takes_part
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers if self.takes_part() else self.layers[:4]:
+            inputs = layer(inputs)
+        return (inputs - 1).square().mean()
+
+
 def vectors(seed: int) -> tuple[torch.Tensor]:
     return (torch.randn(8, 7, generator=torch.Generator().manual_seed(seed)),)
 

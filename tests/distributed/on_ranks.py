@@ -39,8 +39,10 @@ from tests.distributed.models import (
     Case,
     Choosing,
     Convolving,
+    Late,
     padded_text,
     pictures,
+    sgd,
     started,
     trained,
     transformer,
@@ -105,6 +107,8 @@ def everything_else() -> dict[str, Any]:
         "overflow": {name: _overflow(setting) for name, setting in DISTRIBUTING.items()},
         "no target in a micro-batch": {name: _no_target(setting, [0]) for name, setting in DISTRIBUTING.items()},
         "no target on a rank": _refused(lambda: _no_target(DDP, [0, 1, 2, 3])),
+        "fused shards": {build.__name__: _fused_shards(build) for build in (sgd, adamw)},
+        "late in fused shards": _late_in_fused_shards(),
         "fused, in channels last": {name: _in_channels_last(DISTRIBUTING[name]) for name in ("ddp", "zero_1")},
         "rounded": _rounded(),
         "float8": {name: _float8(DISTRIBUTING[name]) for name in ("ddp", "zero_1", "zero_3")},
@@ -275,6 +279,36 @@ def _overflow(setting: MethodSetting) -> dict[str, Any]:
         "skipped": all(torch.equal(*pair) for pair in zip(before, after, strict=True)),
         "lowered": training.gradient_scaler.get_scale() < scale,
     }
+
+
+def _fused_shards(build_optimizer: Callable[..., torch.optim.Optimizer]) -> dict[str, Any]:
+    """Parts of a fused optimizer, in another memory layout, go on from a plain state; and what they save then."""
+    plain = started((), None, build=Convolving, build_optimizer=build_optimizer)
+    for step in range(2):
+        plain.step(pictures(step))
+    settings = (use("channels_last"), use("fused_optimizer"), ZERO_1)
+    training = started(settings, current_world(), build=Convolving, build_optimizer=build_optimizer)
+    training.load_state_dict(copy.deepcopy(plain.state_dict()))
+    part = training.optimizer.optim  # type: ignore[attr-defined]
+    fused = all(group["fused"] for group in (*training.optimizer.param_groups, *part.param_groups))
+    for step in (2, 3):
+        plain.step(pictures(step))
+        training.step(share(pictures(step)))
+    return {"fused": fused, "state": training.state_dict(), "expected": plain.state_dict()}
+
+
+def _late_in_fused_shards() -> dict[str, Any]:
+    """Parameters that get their first gradient after others of the same process's part."""
+    part = [False]
+    trainings = [
+        started(settings, world, build=lambda: Late(lambda: part[0]))
+        for settings, world in (((), None), ((use("fused_optimizer"), ZERO_1), current_world()))
+    ]
+    for step in range(3):
+        part[0] = step > 0
+        trainings[0].step(vectors(step))
+        trainings[1].step(share(vectors(step)))
+    return {"expected": trainings[0].state_dict()["model"], "model": trainings[1].state_dict()["model"]}
 
 
 def _in_channels_last(setting: MethodSetting) -> Any:

@@ -23,6 +23,7 @@ from tests.distributed.models import (
     Case,
     Choosing,
     Convolving,
+    Late,
     movement_error,
     padded_text,
     pictures,
@@ -104,6 +105,25 @@ class TestStates:
         for index, entries in plain["state"].items():
             for key, value in entries.items():
                 torch.testing.assert_close(resumed["optimizer"]["state"][index][key], value, rtol=1e-3, atol=1e-6)
+
+    @pytest.mark.parametrize("build_optimizer", ["sgd", "adamw"])
+    def test_parts_of_a_fused_optimizer_load_and_save_the_state_of_a_plain_one(
+        self, build_optimizer: str, found: Found
+    ) -> None:
+        """Trap: fused no longer, or with the momentum of other elements; and a plain one that loads it became fused."""
+        assert all(rank["fused shards"][build_optimizer]["fused"] for rank in found)
+        state, expected = (found[0]["fused shards"][build_optimizer][name] for name in ("state", "expected"))
+        assert movement_error(state["model"], expected["model"], Convolving()) < 1e-3
+        assert state["optimizer"]["param_groups"] == expected["optimizer"]["param_groups"]
+        for index, entries in expected["optimizer"]["state"].items():
+            for key, value in entries.items():
+                own = state["optimizer"]["state"][index][key]
+                torch.testing.assert_close(own, value, rtol=1e-3, atol=1e-6)
+                assert own.is_contiguous()
+
+    def test_a_parameter_of_a_fused_part_may_get_its_first_gradient_after_others(self, found: Found) -> None:
+        late = found[0]["late in fused shards"]
+        assert movement_error(late["model"], late["expected"], Late(lambda: True)) < 1e-4
 
 
 class TestLoops:
