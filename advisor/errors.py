@@ -134,4 +134,7 @@ class StageLostError(MomadviseError):
 
 
 class DeviceOutOfMemoryError(MomadviseError):
-    """Live tensor bytes rose above the memory limit; becomes the outcome ``OUT_OF_MEMORY``."""
+    """Live tensor bytes rose above the memory limit; becomes the outcome ``OUT_OF_MEMORY``.
+
+    Also raised by the ranks of a pipeline of which another one ran out of memory.
+    """

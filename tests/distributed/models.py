@@ -83,6 +83,46 @@ class Branching(nn.Module):
         return inputs.square().mean()
 
 
+class Choosing(Branching):
+    """Two branches of the same size, as experts are, of which a pass takes one."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = inputs + block(inputs)
+        return (self.sometimes if self.takes_part() else self.never)(inputs).square().mean()
+
+
+class Convolving(nn.Module):
+    """Convolutions without normalization, which would look at a process's share alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Conv2d(4, 6, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (self.layers(inputs) - 1).square().mean()
+
+
+def pictures(seed: int) -> tuple[torch.Tensor]:
+    return (torch.randn(8, 3, 9, 9, generator=torch.Generator().manual_seed(seed)),)
+
+
+class Late(nn.Module):
+    """Layers of the same size, of which some take part later than others."""
+
+    def __init__(self, takes_part: Callable[[], bool]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(7, 7, bias=False) for _ in range(8))
+        self.takes_part = takes_part
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers if self.takes_part() else self.layers[:4]:
+            inputs = layer(inputs)
+        return (inputs - 1).square().mean()
+
+
 def vectors(seed: int) -> tuple[torch.Tensor]:
     return (torch.randn(8, 7, generator=torch.Generator().manual_seed(seed)),)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from advisor.errors import MomadviseError
@@ -36,7 +37,12 @@ from tests.distributed.models import (
     ZERO_3,
     Branching,
     Case,
+    Choosing,
+    Convolving,
+    Late,
     padded_text,
+    pictures,
+    sgd,
     started,
     trained,
     transformer,
@@ -89,14 +95,21 @@ def everything_else() -> dict[str, Any]:
         "measured": {name: _measured(setting) for name, setting in DISTRIBUTING.items()},
         "unused": {name: _with(setting, Branching, micro_batch=1) for name, setting in DISTRIBUTING.items()},
         "unused on one rank": {
-            name: _with(setting, lambda: Branching(lambda: dist.get_rank() == 0))
-            for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))
+            f"{name}, {kind.__name__}": _with(setting, lambda kind=kind: kind(lambda: dist.get_rank() == 0))
+            for name, setting in DISTRIBUTING.items()
+            for kind in (Branching, Choosing)
+            if name != "ddp static"  # it promises that there is no such thing
         },
+        "unused on one rank, in an older torch": [_in_an_older_torch(rank=rank) for rank in (None, 0)],
         "changing": {name: _changing(setting) for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))},
+        "unfrozen": {name: _unfrozen(setting) for name, setting in (("ddp", DDP), ("zero_1", ZERO_1))},
         "batchnorm": {name: _batchnorm(setting) for name, setting in DISTRIBUTING.items()},
         "overflow": {name: _overflow(setting) for name, setting in DISTRIBUTING.items()},
         "no target in a micro-batch": {name: _no_target(setting, [0]) for name, setting in DISTRIBUTING.items()},
         "no target on a rank": _refused(lambda: _no_target(DDP, [0, 1, 2, 3])),
+        "fused shards": {build.__name__: _fused_shards(build) for build in (sgd, adamw)},
+        "late in fused shards": _late_in_fused_shards(),
+        "fused, in channels last": {name: _in_channels_last(DISTRIBUTING[name]) for name in ("ddp", "zero_1")},
         "rounded": _rounded(),
         "float8": {name: _float8(DISTRIBUTING[name]) for name in ("ddp", "zero_1", "zero_3")},
         "sent": {hook: _sent(hook) for hook in ("fp16", "powersgd_rank_1", "powersgd_rank_4")},
@@ -199,6 +212,18 @@ def _with(setting: MethodSetting, build: Callable[[], nn.Module], micro_batch: i
     return trained(case, current_world(), share, build=build, data=vectors)
 
 
+def _in_an_older_torch(rank: int | None) -> str:
+    """What is said where torch packs no zeros: of a branch that one rank alone takes, or every rank."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
+        training = started((ZERO_3,), current_world(), build=lambda: Choosing(lambda: rank in (None, dist.get_rank())))
+    try:
+        training.step(share(vectors(0)))
+    except MomadviseError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
 def _changing(setting: MethodSetting) -> str:
     """A branch that takes part in the first step only."""
     part = [True]
@@ -206,6 +231,24 @@ def _changing(setting: MethodSetting) -> str:
     training.step(share(vectors(0)))
     part[0] = False
     return _refused(lambda: training.step(share(vectors(1))))
+
+
+def _unfrozen(setting: MethodSetting) -> list[str]:
+    """What is said of a parameter that is trained only after the policy was applied, or after the first step."""
+    said = []
+    for steps in (0, 1):
+        training = started((setting,), current_world(), build=_Frozen)
+        for step in range(steps):
+            training.step(share(vectors(step)))
+        training.model.sometimes.requires_grad_(True)  # type: ignore[union-attr]
+        said.append(_refused(lambda training=training: training.step(share(vectors(1)))))
+    return said
+
+
+class _Frozen(Branching):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sometimes.requires_grad_(False)
 
 
 class _WithoutNever(Branching):
@@ -236,6 +279,41 @@ def _overflow(setting: MethodSetting) -> dict[str, Any]:
         "skipped": all(torch.equal(*pair) for pair in zip(before, after, strict=True)),
         "lowered": training.gradient_scaler.get_scale() < scale,
     }
+
+
+def _fused_shards(build_optimizer: Callable[..., torch.optim.Optimizer]) -> dict[str, Any]:
+    """Parts of a fused optimizer, in another memory layout, go on from a plain state; and what they save then."""
+    plain = started((), None, build=Convolving, build_optimizer=build_optimizer)
+    for step in range(2):
+        plain.step(pictures(step))
+    settings = (use("channels_last"), use("fused_optimizer"), ZERO_1)
+    training = started(settings, current_world(), build=Convolving, build_optimizer=build_optimizer)
+    training.load_state_dict(copy.deepcopy(plain.state_dict()))
+    part = training.optimizer.optim  # type: ignore[attr-defined]
+    fused = all(group["fused"] for group in (*training.optimizer.param_groups, *part.param_groups))
+    for step in (2, 3):
+        plain.step(pictures(step))
+        training.step(share(pictures(step)))
+    return {"fused": fused, "state": training.state_dict(), "expected": plain.state_dict()}
+
+
+def _late_in_fused_shards() -> dict[str, Any]:
+    """Parameters that get their first gradient after others of the same process's part."""
+    part = [False]
+    trainings = [
+        started(settings, world, build=lambda: Late(lambda: part[0]))
+        for settings, world in (((), None), ((use("fused_optimizer"), ZERO_1), current_world()))
+    ]
+    for step in range(3):
+        part[0] = step > 0
+        trainings[0].step(vectors(step))
+        trainings[1].step(share(vectors(step)))
+    return {"expected": trainings[0].state_dict()["model"], "model": trainings[1].state_dict()["model"]}
+
+
+def _in_channels_last(setting: MethodSetting) -> Any:
+    case = Case((use("channels_last"), use("fused_optimizer"), setting))
+    return trained(case, current_world(), share, build=Convolving, data=pictures)
 
 
 def _rounded() -> list[torch.Tensor]:

@@ -21,8 +21,12 @@ from tests.distributed import on_ranks
 from tests.distributed.models import (
     Branching,
     Case,
+    Choosing,
+    Convolving,
+    Late,
     movement_error,
     padded_text,
+    pictures,
     sgd,
     started,
     trained,
@@ -102,6 +106,25 @@ class TestStates:
             for key, value in entries.items():
                 torch.testing.assert_close(resumed["optimizer"]["state"][index][key], value, rtol=1e-3, atol=1e-6)
 
+    @pytest.mark.parametrize("build_optimizer", ["sgd", "adamw"])
+    def test_parts_of_a_fused_optimizer_load_and_save_the_state_of_a_plain_one(
+        self, build_optimizer: str, found: Found
+    ) -> None:
+        """Trap: fused no longer, or with the momentum of other elements; and a plain one that loads it became fused."""
+        assert all(rank["fused shards"][build_optimizer]["fused"] for rank in found)
+        state, expected = (found[0]["fused shards"][build_optimizer][name] for name in ("state", "expected"))
+        assert movement_error(state["model"], expected["model"], Convolving()) < 1e-3
+        assert state["optimizer"]["param_groups"] == expected["optimizer"]["param_groups"]
+        for index, entries in expected["optimizer"]["state"].items():
+            for key, value in entries.items():
+                own = state["optimizer"]["state"][index][key]
+                torch.testing.assert_close(own, value, rtol=1e-3, atol=1e-6)
+                assert own.is_contiguous()
+
+    def test_a_parameter_of_a_fused_part_may_get_its_first_gradient_after_others(self, found: Found) -> None:
+        late = found[0]["late in fused shards"]
+        assert movement_error(late["model"], late["expected"], Late(lambda: True)) < 1e-4
+
 
 class TestLoops:
     @over_methods
@@ -175,10 +198,16 @@ class TestUnusedParameters:
         assert torch.equal(state["model"]["never.weight"], Branching().never.weight)
         assert movement_error(state["model"], plain["model"], Branching()) < 1e-4
 
-    @pytest.mark.parametrize("name", ["ddp", "zero_1"])
-    def test_what_one_rank_alone_uses_is_averaged_over_all(self, name: str, found: Found) -> None:
-        """Trap: without a search for unused parameters, such a gradient is not averaged, or the ranks hang."""
-        part, rest = Branching(), Branching(lambda: False)
+    @pytest.mark.parametrize("kind", [Branching, Choosing])
+    @pytest.mark.parametrize("name", ["ddp", "zero_1", "zero_2", "zero_3"])
+    def test_what_one_rank_alone_uses_is_averaged_over_all(
+        self, name: str, kind: type[Branching], found: Found
+    ) -> None:
+        """Trap: without a search for unused parameters, such a gradient is not averaged, or the ranks hang.
+
+        Or that of one expert is averaged with that of another, which is as large.
+        """
+        part, rest = kind(), kind(lambda: False)
         rest.load_state_dict(part.state_dict())
         for own, other in zip(part.modules(), rest.modules(), strict=True):
             other._parameters.update(own._parameters)
@@ -188,8 +217,15 @@ class TestUnusedParameters:
             ((part(first) + rest(second)) / 2).backward()
             optimizer.step()
             optimizer.zero_grad()
-        state, _ = found[0]["unused on one rank"][name]
+        state, _ = found[0]["unused on one rank"][f"{name}, {kind.__name__}"]
         assert movement_error(state["model"], part.state_dict(), Branching()) < 1e-4
+
+    def test_a_torch_that_would_mix_gradients_up_is_refused_before_parameters_change(self, found: Found) -> None:
+        for rank in found:
+            alike, apart = rank["unused on one rank, in an older torch"]
+            assert alike == "nothing"
+            assert "before torch 2.13 all of them, must take part in a step on every process or on none" in apart
+            assert "but 4 took part on some processes only" in apart
 
     @pytest.mark.parametrize("name", ["ddp", "zero_1"])
     def test_a_branch_left_out_after_the_first_step_is_refused_before_parameters_change(
@@ -197,6 +233,14 @@ class TestUnusedParameters:
     ) -> None:
         for rank in found:
             assert "MethodRefusedError: some parameters got no gradient in this step" in rank["changing"][name]
+
+    @pytest.mark.parametrize("name", ["ddp", "zero_1"])
+    def test_what_is_unfrozen_later_is_refused(self, name: str, found: Found) -> None:
+        """Trap: nobody averages its gradients, and the copies of the model part without a word."""
+        for rank in found:
+            for said in rank["unfrozen"][name]:
+                assert "MethodRefusedError: what is trained must be known when a policy is applied" in said
+                assert "but 2 that required none then have one now" in said
 
 
 class TestWhatRanksAgreeOn:
@@ -242,6 +286,14 @@ class TestPolicies:
     def test_it_says_how_long_it_takes_to_settle(self, found: Found) -> None:
         settling = {"ddp": 3, "ddp static": 3, "zero_1": 3, "zero_2": 1, "zero_3": 1}
         assert found[0]["applied"]["settling"] == settling
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero_1"])
+def test_averaged_gradients_lie_in_memory_as_their_parameters_do(name: str, found: Found) -> None:
+    """Trap: those of the first step lay in the usual layout, and a fused step updated other elements without a word."""
+    plain, _ = trained(Case(()), None, build=Convolving, data=pictures)
+    state, _ = found[0]["fused, in channels last"][name]
+    assert movement_error(state["model"], plain["model"], Convolving()) < 1e-4
 
 
 def test_ranks_that_round_at_random_round_alike(found: Found) -> None:

@@ -284,6 +284,25 @@ def with_data() -> dict[str, Any]:
     return found
 
 
+def resumed_beside(data: MethodSetting) -> dict[str, Any]:
+    """Data x pipeline goes on from the state that it has gathered."""
+    mesh, settings = Mesh(pipeline=2), (data, piped())
+    training, _ = trained(settings, mesh=mesh, steps=2)
+    state = [training.state_dict()]
+    dist.broadcast_object_list(state, src=0)
+    training.close()
+    other, _ = trained(settings, mesh=mesh, steps=0)
+    other.load_state_dict(state[0])
+    for step in (2, 3):
+        other.step(share_of(padded_text(step), other.world))
+    final = other.state_dict()
+    other.close()
+    if dist.get_rank():
+        return {}
+    expected, _ = alone((), steps=4)
+    return {"movement": movement_error(final["model"], expected, transformer())}
+
+
 def with_tensor() -> dict[str, Any]:
     """Tensor x pipeline on four ranks, against one process."""
     found = {}
@@ -340,6 +359,7 @@ def on_four() -> dict[str, Any]:
     warnings.simplefilter("ignore")
     return {
         "data": with_data(),
+        "resumed": {name: tried(lambda name=name: resumed_beside(DATA[name])) for name in ("zero_1", "zero_3")},
         "tensor": with_tensor(),
         "vocabulary": with_vocabulary(),
         "dropped": {

@@ -327,6 +327,8 @@ class Odd(ByHand):
 
     def forward(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         hidden = self.embedding(tokens)
+        if self.how == "full without its embedding" and not bool(hidden.any()):
+            raise torch.OutOfMemoryError("CUDA out of memory")
         shift = tokens.float().mean(1, keepdim=True)[:, None] / VOCABULARY
         kept = hidden
         for number, block in enumerate(self.blocks):
@@ -356,6 +358,8 @@ def refused() -> dict[str, Any]:
             return f"AttributeError: {error}"
         except ZeroDivisionError as error:
             return f"ZeroDivisionError: {error}"
+        except torch.OutOfMemoryError as error:
+            return f"OutOfMemoryError: {error}"
         return "nothing"
 
     def penalized(model: nn.Module, each: Any) -> torch.Tensor:
@@ -364,6 +368,10 @@ def refused() -> dict[str, Any]:
 
     def in_the_end(model: nn.Module, each: Any) -> torch.Tensor:
         return model(each["input_ids"])["scores"].mean() * (1 // 0)
+
+    def full(model: nn.Module, each: Any) -> torch.Tensor:
+        model(each["input_ids"])
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     def twice(model: nn.Module, each: Any) -> torch.Tensor:
         return (model(each["input_ids"])["scores"] + model(each["input_ids"])["scores"]).mean()
@@ -375,6 +383,8 @@ def refused() -> dict[str, Any]:
         "left out": said(lambda: Odd("left out")),
         "penalized": said(ByHand, penalized),
         "in the end": said(ByHand, in_the_end),
+        "full": said(ByHand, full),
+        "full without what it can do without": said(lambda: Odd("full without its embedding")),
         "twice": said(ByHand, twice),
         "never": said(ByHand, lambda model, each: model.head.weight.mean()),
         "vector": said(ByHand, lambda model, each: model(each["input_ids"])["scores"]),

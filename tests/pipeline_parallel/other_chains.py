@@ -166,6 +166,8 @@ class Chain(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         hidden, also = self.embedding(tokens), torch.zeros(())
+        if self.how == "looks at values" and not bool(hidden.any()):
+            raise LookupError("an embedding is never zero")
         if self.how == "tied":
             hidden = hidden * HIDDEN**0.5
         if self.how == "turned":
@@ -242,7 +244,7 @@ _TRANSFORMERS: dict[str, Callable[[], nn.Module]] = {
 }
 _HANDWRITTEN = (
     "returns weights", "collects weights", "layer by layer", "between blocks", "writes", "notes", "turned",
-    "in a dict", "in a sequence", "tied", "normalizes after", "in parallel", "gated", "routes",
+    "in a dict", "in a sequence", "tied", "normalizes after", "in parallel", "gated", "routes", "looks at values",
 )  # fmt: skip
 CUT: tuple[str, ...] = (*_HANDWRITTEN, *_TRANSFORMERS)
 """Models that can be cut into stages."""

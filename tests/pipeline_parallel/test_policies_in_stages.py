@@ -98,6 +98,14 @@ def test_data_is_divided_beside_the_zero_bubble_schedule_without_hooks(four: lis
     is_one_process_training(four[0]["data"][f"{data}, zero_bubble"])
 
 
+@pytest.mark.parametrize("data", ["zero_1", "zero_3"])
+def test_sharded_states_of_stages_are_gathered_and_loaded_again(four: list[dict[str, Any]], data: str) -> None:
+    """Trap: a sharded optimizer has no state to show before all parts are put together."""
+    found = four[0]["resumed"][data]
+    assert not isinstance(found, str), found
+    assert found["movement"] < 5e-6
+
+
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
 def test_layers_and_blocks_are_divided_at_once(four: list[dict[str, Any]], schedule: str, sequence: bool) -> None:

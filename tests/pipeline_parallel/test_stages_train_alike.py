@@ -160,6 +160,14 @@ def test_what_only_some_stages_can_compute_is_said_on_every_rank(two: list[dict[
         assert REFUSED[case] in rank["refused"][case]
 
 
+@pytest.mark.parametrize("case", ["full", "full without what it can do without"])
+def test_a_stage_without_memory_is_no_failure_of_the_others(two: list[dict[str, Any]], case: str) -> None:
+    first, last = (rank["refused"][case] for rank in two)
+    assert last == "OutOfMemoryError: CUDA out of memory"
+    assert first.startswith("DeviceOutOfMemoryError: every stage of a pipeline must fit")
+    assert f"but stage 1 raised {last}" in first
+
+
 def test_the_blocks_of_other_stages_are_freed_at_once_and_the_embedding_that_is_not_needed_after_a_step(
     two: list[dict[str, Any]],
 ) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, WorkloadError
+from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, StageLostError, WorkloadError
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import TrialResult
 from advisor.trial.worker.failure import (
@@ -151,6 +151,7 @@ _CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection close
         RuntimeError(f"{_NCCL_2_15}remote process exited"),
         RuntimeError("NCCL operation timed out"),
         ConnectionResetError("Connection reset by peer"),
+        StageLostError("every stage of a pipeline must compute its part of the loss, but stage 1 raised KeyError: 3"),
     ],
 )
 def test_a_connection_that_ended_is_rarely_the_cause(error: Exception) -> None:

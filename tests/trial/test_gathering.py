@@ -150,3 +150,13 @@ def test_points_until_one_rank_ran_out_of_memory_are_kept_although_others_wait(p
     assert verdict.result.sizing is not None
     assert verdict.result.sizing.out_of_memory_at == 8
     assert not verdict.clean
+
+
+def test_ranks_that_failed_because_one_ran_out_of_memory_are_no_failure(pair: Gathering) -> None:
+    pair.report(0, bad("stage 1 raised RuntimeError", secondary=True), 0.0)
+    pair.report(1, fine(clean=False, out_of_memory_at=8), 0.0)
+    verdict = ended(pair)
+    assert verdict.result.outcome is Outcome.OK
+    assert verdict.result.sizing is not None
+    assert verdict.result.sizing.out_of_memory_at == 8
+    assert not verdict.clean

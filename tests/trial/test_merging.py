@@ -6,11 +6,16 @@ from typing import Any
 
 import msgspec
 
+from advisor.hardware.mesh import Mesh
+from advisor.measure.fidelity import FidelityRecord
 from advisor.measure.measurement import Measurement, SizePoint, Sizing, StopReason
+from advisor.policy.policy import Policy
 from advisor.trial.outcome import Outcome
 from advisor.trial.ranks.merging import merged
-from advisor.trial.result import SizeResult, TimeResult, TrialResult
+from advisor.trial.result import FidelityResult, SizeResult, TimeResult, TrialResult
 from tests.trial.test_growing_batches import size_point
+
+PAIR = Policy(micro_batch=4, gpu_count=2)
 
 
 def measured(seconds: float, peak: int, joules: float | None, losses: tuple[float, ...]) -> Measurement:
@@ -41,7 +46,7 @@ def result(**changes: Any) -> TrialResult:
 def test_the_slowest_rank_gives_the_time_and_the_fullest_the_memory() -> None:
     fast_and_full = measured(1.0, 3000, 10.0, (2.0, 1.0))
     slow = measured(2.0, 1000, 5.0, (4.0, 2.0))
-    whole = merged("key", [result(measurement=fast_and_full), result(measurement=slow)])
+    whole = merged("key", [result(measurement=fast_and_full), result(measurement=slow)], PAIR)
     assert whole.key == "key"
     assert whole.measurement == msgspec.structs.replace(
         slow, memory=fast_and_full.memory, joules_per_step=15.0, loss_trace=(3.0, 1.5)
@@ -49,13 +54,13 @@ def test_the_slowest_rank_gives_the_time_and_the_fullest_the_memory() -> None:
 
 
 def test_energy_that_one_rank_cannot_tell_is_unknown() -> None:
-    whole = merged("key", [result(measurement=measured(1.0, 1, joules, (1.0,))) for joules in (1.0, None)])
+    whole = merged("key", [result(measurement=measured(1.0, 1, joules, (1.0,))) for joules in (1.0, None)], PAIR)
     assert whole.measurement is not None
     assert whole.measurement.joules_per_step is None
 
 
 def test_notes_are_united_in_order() -> None:
-    whole = merged("key", [result(notes=("a", "b")), result(notes=("b", "c"))])
+    whole = merged("key", [result(notes=("a", "b")), result(notes=("b", "c"))], PAIR)
     assert whole.notes == ("a", "b", "c")
 
 
@@ -65,7 +70,7 @@ def sizing(points: list[SizePoint], out_of_memory_at: int | None, loss: float) -
 
 def test_ranks_settled_on_the_same() -> None:
     ranks = [msgspec.structs.replace(sizing([], None, 1.0), settled={"a": "b"}) for _ in range(2)]
-    whole = merged("key", [result(sizing=rank) for rank in ranks]).sizing
+    whole = merged("key", [result(sizing=rank) for rank in ranks], PAIR).sizing
     assert whole is not None
     assert whole.settled == {"a": "b"}
 
@@ -88,10 +93,42 @@ def test_points_of_a_sizing_are_merged_one_by_one_as_far_as_all_ranks_came() -> 
         8,
         2.0,
     )
-    whole = merged("key", [result(sizing=first), result(sizing=second)]).sizing
+    whole = merged("key", [result(sizing=first), result(sizing=second)], PAIR).sizing
     assert whole is not None
     assert [point.micro_batch for point in whole.points] == [2, 4]
     assert [point.memory.peak_bytes for point in whole.points] == [150, 200]
     assert [point.step_seconds for point in whole.points] == [2.0, 4.0]
     assert whole.out_of_memory_at == 8
     assert whole.loss_trace == (1.5,)
+
+
+def test_losses_of_some_shares_of_a_batch_are_none() -> None:
+    """Trap: beside plain training, whose losses are of the whole batch, a share's would look like a broken training."""
+    reported = [result(sizing=sizing([], 8, 1.0))]
+    for policy, losses in (
+        (PAIR, ()),
+        (Policy(micro_batch=4, gpu_count=4, mesh=Mesh(pipeline=2)), ()),
+        (Policy(micro_batch=4, gpu_count=2, mesh=Mesh(pipeline=2)), (1.0,)),  # every stage hears of the whole loss
+    ):
+        whole = merged("key", reported, policy).sizing
+        assert whole is not None
+        assert whole.loss_trace == losses
+
+
+def test_what_each_stage_of_a_pipeline_changes_is_known_of_the_whole() -> None:
+    """A module after the blocks is there on every rank, and called on the last."""
+    states = ({"block": 2.0, "head": 0.0, "before": 1.0}, {"other block": 3.0, "head": 4.0, "before": 5.0})
+    ranks = [
+        FidelityResult(
+            key="of a rank",
+            outcome=Outcome.OK,
+            fidelity=FidelityRecord(losses=(1.0,), distinct_batches=1, state=states[number // 2]),
+        )
+        for number in range(4)
+    ]
+    whole = merged("key", ranks, Policy(micro_batch=4, gpu_count=4, mesh=Mesh(pipeline=2)))
+    assert whole.fidelity is not None
+    assert whole.fidelity.state == {"block": 2.0, "head": 4.0, "before": 1.0, "other block": 3.0}
+    copies = merged("key", ranks, Policy(micro_batch=4, gpu_count=4))
+    assert copies.fidelity is not None
+    assert copies.fidelity.state == states[0]

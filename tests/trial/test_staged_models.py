@@ -50,6 +50,60 @@ def test_the_first_gradient_and_the_losses_are_those_of_plain_training(runner: R
     trains_as_plain_training_does(runner, staged(kind=FidelityTrial, fidelity_steps=8), Policy(micro_batch=4))
 
 
+_COUNTING = """
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("all_calls", torch.zeros(()))
+        self.calls, self.kept = 0, {"calls": 0}
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen += inputs.detach().mean()
+        self.all_calls = self.all_calls + 1
+        self.calls += 1
+        self.kept["calls"] += 1
+"""
+
+
+def test_what_blocks_of_every_stage_keep_changes_as_in_plain_training(runner: Runner, tmp_path: Path) -> None:
+    """Trap: passes that only show what a stage needs counted, and later stages were not looked at."""
+    forward = "\n    def forward(self, inputs: torch.Tensor) -> torch.Tensor:\n"
+    path = tmp_path / "counting.py"
+    path.write_text(TINY.read_text().replace(forward, _COUNTING, 1))
+    wanted = {"path": path, "kind": FidelityTrial, "fidelity_steps": 3}
+    plain = trial(micro_batch=2, accumulation_steps=2, **wanted)
+    gradient = str(runner.gradient_file(plain.key))
+    exact = ran(runner, msgspec.structs.replace(plain, write_gradient_to=gradient)).fidelity.state
+    blocks = [f"blocks.{number}" for number in range(6)]
+    assert {name: exact.get(name) for name in exact if name.endswith("calls")} == {
+        f"{block}.{name}": 2.0 for block in blocks for name in ("all_calls", "calls", "kept.calls")
+    }
+    found = ran(runner, staged(**wanted, reference_gradient=gradient, watched_state=tuple(exact))).fidelity.state
+    assert found == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_larger_batch_for_which_one_stage_has_no_memory_ends_the_ladder_on_all(
+    runner: Runner, tmp_path: Path
+) -> None:
+    """Trap: the others only hear that a stage failed, and the combination was taken for a broken one."""
+    text = TINY.read_text()
+    loss = "return self.blocks(inputs).square().mean()"
+    assert loss in text
+    path = tmp_path / "workload.py"
+    path.write_text(text.replace(loss, f"loss = self.last(self.blocks(inputs))\n{_LAST}"))
+    sized = ran(runner, staged(path=path, kind=SizeTrial, largest_batch=8)).sizing
+    assert [point.micro_batch for point in sized.points] == [2]
+    assert sized.out_of_memory_at == 4
+
+
+_LAST = """
+        return loss
+
+    def last(self, hidden: torch.Tensor) -> torch.Tensor:
+        if len(hidden) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return hidden.square().mean()
+"""
+
+
 @pytest.mark.parametrize(
     ("change", "outcome", "reason"),
     [

@@ -62,6 +62,7 @@ class DataParallel(Distribution):
         self._static_graph = static_graph
         self._overlaps = overlaps
         self._module = LossModule(model, compute_loss)
+        self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         self._first_step: _FirstStep | None = _FirstStep(model, world)
         self._wrapped: DistributedDataParallel | TracedDataParallel | None = None
         self._synchronizing = True
@@ -88,7 +89,18 @@ class DataParallel(Distribution):
             self._synchronizing = True
 
     def after_backward(self) -> None:
-        """Make sure that every gradient was averaged."""
+        """Make sure that every gradient was averaged, or will be.
+
+        Raises:
+            MethodRefusedError: There are gradients that nothing averages.
+        """
+        unfrozen = sum(parameter.grad is not None for parameter in self._frozen)
+        if unfrozen:
+            raise MethodRefusedError(
+                "what is trained must be known when a policy is applied, because only gradients of those parameters "
+                f"are averaged between processes, but {unfrozen} that required none then have one now; unfreeze them "
+                "before, or apply the policy again after unfreezing them"
+            )
         if self._first_step is not None:
             self._first_step.after_backward()
         if self._wrapped is None or not self._synchronizing:
@@ -167,7 +179,10 @@ class _FirstStep:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             sent = gradient.contiguous()
             dist.all_reduce(sent, group=self._world.device_group)
-            parameter.grad = sent.div_(self._world.size)
+            mean = sent.div_(self._world.size)
+            if mean.stride() != parameter.stride():  # Fused steps take both to lie in memory alike.
+                mean = torch.empty_like(parameter, requires_grad=False).copy_(mean)
+            parameter.grad = mean
 
     def again(self) -> None:
         """The next step is like the first."""

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._python_dispatch import _disable_current_modes
 
+from advisor.methods.distributed._used_parameters import UsedParameters
 from advisor.training.processes.distribution import Distribution, LossModule, plain_names, share_parameters
 from advisor.training.processes.world import World
 
@@ -43,6 +44,7 @@ class FullySharded(Distribution):
         reshard: Drop gathered blocks between their forward and backward pass.
         bf16: Gather and compute in bfloat16.
         offload: Keep the slices in host memory.
+        in_stages: Whether this process has only some of the blocks.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class FullySharded(Distribution):
         reshard: bool,
         bf16: bool,
         offload: bool,
+        in_stages: bool = False,
     ) -> None:
         share_parameters(model, world)
         self._world = world
@@ -69,6 +72,7 @@ class FullySharded(Distribution):
         root = LossModule(model, compute_loss)
         fully_shard(root, reshard_after_forward=False, mp_policy=outside, **options)
         self._root = root
+        self._used = UsedParameters(root, world, in_stages=in_stages)
 
     def loss(
         self, model: torch.nn.Module, compute_loss: Callable[[torch.nn.Module, Any], torch.Tensor], batch: Any
@@ -78,7 +82,20 @@ class FullySharded(Distribution):
         Also where more will be added to them: whole gradients that wait for the last pass would be what is saved.
         """
         loss: torch.Tensor = self._root(batch)
+        self._used.watch()
         return loss
+
+    def after_backward(self) -> None:
+        """Note which parameters the pass has used."""
+        self._used.after_backward()
+
+    def complete_gradients(self) -> None:
+        """Leave parameters without a gradient that no process has used."""
+        self._used.complete()
+
+    def after_step(self) -> None:
+        """Begin to note anew."""
+        self._used.begin_next()
 
     def call(self, model: torch.nn.Module, function: Callable[[torch.nn.Module], _T]) -> _T:
         """``function(model)`` on gathered parameters; its inputs are not cast."""

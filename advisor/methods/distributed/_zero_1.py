@@ -9,6 +9,7 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from advisor.methods.distributed._data_parallel import DataParallel
+from advisor.training.optimizer.fused_step import as_fused, keep_parts_as_plain, lay_out
 
 __all__ = ["ShardedOptimizer"]
 
@@ -27,6 +28,7 @@ class ShardedOptimizer(DataParallel):
         sharded = ZeroRedundancyOptimizer(
             groups, optimizer_class=type(plain), process_group=self._world.device_group, **options
         )
+        keep_parts_as_plain(sharded, sharded.optim, plain)
         _show_own_state(sharded)
         return sharded
 
@@ -44,8 +46,19 @@ class ShardedOptimizer(DataParallel):
         """Each process keeps its part."""
         assert isinstance(optimizer, ZeroRedundancyOptimizer)
         # It empties the entries that are not its own, in the dictionaries that it is given.
-        optimizer.load_state_dict({**state, "state": dict(state["state"])})
+        optimizer.load_state_dict(as_fused(optimizer, {**state, "state": dict(state["state"])}))
+        _put_steps_on_device(optimizer.optim)
+        lay_out(optimizer.optim)
         _show_own_state(optimizer)
+
+
+def _put_steps_on_device(part: torch.optim.Optimizer) -> None:
+    """Put the count of steps where fused steps read it: torch's own loading does, but it is loaded in another way."""
+    for group in part.param_groups:
+        for parameter in group["params"] if group.get("fused") or group.get("capturable") else ():
+            entries = part.state.get(parameter, {})
+            if isinstance(entries.get("step"), torch.Tensor):
+                entries["step"] = entries["step"].to(parameter.device)
 
 
 def _show_own_state(optimizer: ZeroRedundancyOptimizer) -> None:

@@ -33,7 +33,8 @@ class Fsdp(Method):
 
     ``reshard=True`` is ZeRO-3, ``reshard=False`` ZeRO-2: blocks then stay gathered from their forward to their
     backward pass. BatchNorm's statistics and other buffers are each process's own; those of rank 0 are saved.
-    A parameter must take part in a step on every process or on none.
+    Before torch 2.13, and outside of the blocks of a pipeline, a parameter must take part in a step on every process or
+    on none.
     """
 
     name = "fsdp"
@@ -113,6 +114,7 @@ class Fsdp(Method):
             reshard=bool(parameters["reshard"]),
             bf16=bf16,
             offload=offload,
+            in_stages=training.run_passes is not None,
         )
         training.settling_steps = max(training.settling_steps, 1)  # It sets itself up in the first step.
 

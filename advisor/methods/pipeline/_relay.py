@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
 
-from advisor.errors import MethodRefusedError, StageLostError, UserError
+from advisor.errors import DeviceOutOfMemoryError, MethodRefusedError, StageLostError, UserError
 from advisor.methods.pipeline._passage import Mark, Run
 from advisor.methods.pipeline._returned import Form
 from advisor.methods.pipeline._stage_ranks import PipelineRanks
 from advisor.methods.pipeline._stages import Stages
+from advisor.training.out_of_memory import is_of_cpu_allocator, is_out_of_memory
 
-__all__ = ["Handed", "Relay", "undisturbed"]
+__all__ = ["Handed", "Relay"]
 
 
 @dataclass
@@ -32,6 +32,7 @@ class Handed:
         marks: As the pass began, each block began and ended, and the pass ended, if it was measured.
         error: The class and the text of an error that the stage raised.
         is_users: Whether that is an error that the user can fix.
+        is_memory: Whether the stage's device ran out of memory.
     """
 
     left: bool = False
@@ -43,6 +44,7 @@ class Handed:
     marks: tuple[Mark, ...] = ()
     error: str = ""
     is_users: bool = False
+    is_memory: bool = False
 
     def like(self, device: torch.device) -> torch.Tensor:
         """Memory for the same."""
@@ -86,6 +88,7 @@ class Relay:
             What each stage returned, in outline; and what the last one returned, on its rank.
 
         Raises:
+            DeviceOutOfMemoryError: Another stage ran out of memory.
             StageLostError: Another stage raised an error.
         """
         stages, ranks = self._stages, self.ranks
@@ -104,7 +107,11 @@ class Relay:
                     own.drew, own.marks = stages.draws.drew, tuple(run.marks)
                 except Exception as error:
                     failure = error
-                    own = Handed(error=f"{type(error).__name__}: {error}", is_users=isinstance(error, UserError))
+                    own = Handed(
+                        error=f"{type(error).__name__}: {error}",
+                        is_users=isinstance(error, UserError),
+                        is_memory=self._is_memory(error),
+                    )
             own = Handed(*ranks.told(astuple(own), by=ranks.owners[stage]))
             if failure is not None:
                 raise failure
@@ -118,6 +125,11 @@ class Relay:
     def any_rank(self, condition: bool) -> bool:
         """Whether it holds on any rank."""
         return any(self.ranks.told_by_all(condition))
+
+    def _is_memory(self, error: Exception) -> bool:
+        """Whether the device ran out of memory, not the host beside it."""
+        of_host = isinstance(error, MemoryError) or (self.ranks.device.type != "cpu" and is_of_cpu_allocator(error))
+        return is_out_of_memory(error) and not of_host
 
     def _of_stage(self, run: Run, stage: int, number: int, function: Callable[[], Any]) -> tuple[Any, Handed]:
         left, value = self._stages.run(run, stage, number, function)
@@ -147,9 +159,14 @@ def _require(handed: Handed, stage: int, count: int) -> None:
     """Require that a stage did its part.
 
     Raises:
+        DeviceOutOfMemoryError: It ran out of memory: every rank must stop at the same batch.
         MethodRefusedError: It raised an error that the user can fix, or never called its blocks.
         StageLostError: It raised another one.
     """
+    if handed.is_memory:
+        raise DeviceOutOfMemoryError(
+            f"every stage of a pipeline must fit into the memory of its device, but stage {stage} raised {handed.error}"
+        )
     if handed.error:
         text = f"every stage of a pipeline must compute its part of the loss, but stage {stage} raised {handed.error}"
         raise MethodRefusedError(text) if handed.is_users else StageLostError(text)
@@ -158,17 +175,3 @@ def _require(handed: Handed, stage: int, count: int) -> None:
             f"every stage of a pipeline must call its blocks, but the loss of stage {stage} did not; compute_loss must "
             "call the model that it is given"
         )
-
-
-@contextlib.contextmanager
-def undisturbed(buffers: Sequence[torch.Tensor], device: torch.device) -> Any:
-    """Context after which buffers and random numbers are as before."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
-    indices = [device] if device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices=indices):
-            yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in kept:
-                buffer.copy_(before)

@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.errors import MethodRefusedError, StageLostError, WorkloadError
+from advisor.errors import MethodRefusedError, WorkloadError
 from advisor.methods.pipeline._leaves import frozen_shown, leaves_of_graph, nodes_before
 from advisor.methods.pipeline._outside import Calls, StandIn, outside_modules, stand_ins
 from advisor.methods.pipeline._passage import Mark, Run
 from advisor.methods.pipeline._places import StageLink, parameters_of_blocks
-from advisor.methods.pipeline._relay import Handed, Relay, undisturbed
+from advisor.methods.pipeline._relay import Handed, Relay
 from advisor.methods.pipeline._stages import Stages
+from advisor.methods.pipeline._undisturbed import undisturbed
 from advisor.methods.pipeline.balance import Cost, Costs
 from advisor.training.live_bytes import live_bytes
+from advisor.training.out_of_memory import is_out_of_memory
 from advisor.training.processes.distribution import plain_names
 
 __all__ = ["Rehearsal", "output_of_stage", "used_in_stage"]
@@ -60,7 +62,7 @@ class Rehearsal:
         Raises:
             MethodRefusedError: The model, or its loss, cannot be cut where it is.
         """
-        with undisturbed(list(self._stages.model.buffers()), self._device):
+        with undisturbed(self._stages.model, self._device):
             self.handed, _ = self._relay.run(function, number=_NUMBER)
 
     def learn(self, function: Callable[[], Any]) -> None:
@@ -88,7 +90,7 @@ class Rehearsal:
 
         calls = self._calls = Calls(outside, self._stages.passage)
         try:
-            with frozen_shown(model, without=blocks) as trained, undisturbed(list(model.buffers()), self._device):
+            with undisturbed(model, self._device), frozen_shown(model, without=blocks) as trained:
                 self.handed, _ = self._relay.run(function, number=_NUMBER, watched=True, seen=seen)
         finally:
             calls.end()
@@ -101,8 +103,10 @@ class Rehearsal:
         self.not_needed = stand_ins(self._stages.model, self.used, calls, has_last=has_last, device=self._device)
         try:
             same = _equal(self._outputs(function, gauge=self._gauge), outputs)
-        except (MethodRefusedError, StageLostError, RuntimeError, TypeError, ValueError):
-            same = False  # a stand-in of some rank
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            same = False  # A stand-in of some rank: what a model says of zeros may be anything.
         if not same:
             self.undo()
         if self._relay.any_rank(not same):
@@ -135,7 +139,7 @@ class Rehearsal:
         def seen(stage: int, run: Run, value: Any) -> None:
             outputs[stage] = output_of_stage(value, is_last=run.is_last).detach().clone()
 
-        with undisturbed(list(self._stages.model.buffers()), self._device):
+        with undisturbed(self._stages.model, self._device):
             self.handed, _ = self._relay.run(function, number=_NUMBER, seen=seen, gauge=gauge)
         return outputs
 

@@ -139,7 +139,8 @@ class StageState:
 
     def own_optimizer_state(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """What this rank's optimizer loads of the state of one over the whole model; every rank is given all of it."""
-        own = optimizer.state_dict()
+        # Its groups are enough, and optimizers that are sharded give the state only once all parts are gathered.
+        own = torch.optim.Optimizer.state_dict(optimizer)
         groups = self._groups(own, optimizer)
         indices = [index for group in state["param_groups"] for index in group["params"]]
         names = [name for group in groups for name in group]

@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["has_gaps", "hooks_of_the_user", "is_ours", "keep_as_plain", "lay_out"]
+__all__ = [
+    "as_fused",
+    "has_gaps",
+    "hooks_of_the_user",
+    "is_ours",
+    "keep_as_plain",
+    "keep_parts_as_plain",
+    "lay_out",
+]
 
 _CHOICES = ("fused", "foreach")
 """Options of a group that choose how its step is computed, not what it does."""
@@ -21,24 +29,59 @@ def keep_as_plain(optimizer: torch.optim.Optimizer, plain: torch.optim.Optimizer
     - torch saves the choice of the step with the state: a plain optimizer that loads it would become fused, and one
       that loads a plain state would be fused no longer.
     """
-    chosen = [{name: group.get(name) for name in _CHOICES} for group in plain.param_groups]
+    optimizer.register_state_dict_post_hook(_AsSaved(plain))
+    optimizer.register_load_state_dict_pre_hook(_before_loading)
+    optimizer.register_load_state_dict_post_hook(lay_out)
+    if isinstance(optimizer, torch.optim.SGD):
+        optimizer.register_step_pre_hook(_begin_momentum)
 
-    def as_saved(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        groups = [group | own for group, own in zip(state["param_groups"], chosen, strict=False)]
+
+def keep_parts_as_plain(
+    sharded: torch.optim.Optimizer, part: torch.optim.Optimizer, fused: torch.optim.Optimizer
+) -> None:
+    """Let an optimizer that several processes share do the same, if ``fused``, from which it was made, does.
+
+    Args:
+        sharded: The optimizer over all parameters, which loads by itself: see :func:`as_fused`.
+        part: The one that steps on this process's part of them.
+        fused: The optimizer before.
+    """
+    as_saved = _as_saved(fused)
+    if as_saved is None:
+        return
+    for each in (sharded, part):
+        each.register_state_dict_post_hook(as_saved)
+    if isinstance(part, torch.optim.SGD):
+        part.register_step_pre_hook(_begin_momentum)
+
+
+def as_fused(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a plain optimizer as one loads it that is kept as plain; for any other, the state itself."""
+    return state if _as_saved(optimizer) is None else _before_loading(optimizer, state)
+
+
+class _AsSaved:
+    """Gives a state the choices and the layout of the plain optimizer's."""
+
+    def __init__(self, plain: torch.optim.Optimizer) -> None:
+        self._chosen = [{name: group.get(name) for name in _CHOICES} for group in plain.param_groups]
+
+    def __call__(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        groups = [group | own for group, own in zip(state["param_groups"], self._chosen, strict=False)]
         groups += state["param_groups"][len(groups) :]
         on_device = any(group.get("capturable") for group in groups)
         entries = {of: _usual(one, on_device=on_device) for of, one in state["state"].items()}
         return state | {"param_groups": groups, "state": entries}
 
-    def before_loading(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        fused = [group | {"fused": True, "foreach": False} for group in state["param_groups"]]
-        return state | {"param_groups": fused}
 
-    optimizer.register_state_dict_post_hook(as_saved)
-    optimizer.register_load_state_dict_pre_hook(before_loading)
-    optimizer.register_load_state_dict_post_hook(lay_out)
-    if isinstance(optimizer, torch.optim.SGD):
-        optimizer.register_step_pre_hook(_begin_momentum)
+def _as_saved(optimizer: torch.optim.Optimizer) -> _AsSaved | None:
+    hooks = optimizer._optimizer_state_dict_post_hooks.values()
+    return next((hook for hook in hooks if isinstance(hook, _AsSaved)), None)
+
+
+def _before_loading(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    fused = [group | {"fused": True, "foreach": False} for group in state["param_groups"]]
+    return state | {"param_groups": fused}
 
 
 def hooks_of_the_user(optimizer: torch.optim.Optimizer) -> list[Callable[..., Any]]:

@@ -74,8 +74,8 @@ class Gathering:
         if len(self._reports) < self._size and patient:
             return None
         secondary = next((rank for rank, report in self._reports.items() if report.secondary), None)
-        if secondary is None:
-            short = any(_stopped_short(report.result) for report in self._reports.values())
+        short = any(_stopped_short(report.result) for report in self._reports.values())
+        if secondary is None or (short and not self._deaths):  # others failed because one ran out of memory
             return self._succeeded() if len(self._reports) == self._size or short else None
         if self._deaths:  # of ranks that were done themselves, but not with the others
             return self._crashed(next(iter(self._deaths)))
@@ -86,8 +86,8 @@ class Gathering:
             self._trouble_since = now
 
     def _succeeded(self) -> Verdict:
-        reports = [self._reports[rank] for rank in sorted(self._reports)]
-        result = merged(self._spec.key, [one.result for one in reports])
+        reports = [self._reports[rank] for rank in sorted(self._reports) if not self._reports[rank].secondary]
+        result = merged(self._spec.key, [one.result for one in reports], self._spec.policy)
         # Without its report, a rank still waits for one that ran out of memory.
         complete = len(reports) == self._size and not self._deaths
         return Verdict(result=result, clean=complete and all(one.clean for one in reports))

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from advisor.errors import DeviceOutOfMemoryError, FewerSamplesError, MethodRefusedError, WorkloadError
+from advisor.errors import DeviceOutOfMemoryError, FewerSamplesError, MethodRefusedError, StageLostError, WorkloadError
 from advisor.text.units import format_bytes
 from advisor.training import out_of_memory
 from advisor.trial.outcome import Outcome
@@ -111,12 +111,12 @@ def is_out_of_memory(error: BaseException, device: torch.device, refusals: Alloc
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Whether an exception only says that another rank disconnected.
+    """Whether an exception only says that another rank disconnected or failed.
 
     It may still be the cause, if the network itself failed.
     """
     return any(
-        isinstance(cause, dist.DistError | ConnectionError)
+        isinstance(cause, dist.DistError | ConnectionError | StageLostError)
         or (isinstance(cause, RuntimeError) and any(words in str(cause) for words in _TRANSPORTS))
         for cause in _chain(error)
     )
