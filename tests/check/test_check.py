@@ -179,22 +179,22 @@ def test_of_two_models_of_a_name_it_is_the_one_that_was_measured(
 def test_a_module_of_folders_without_an_init_file_is_found_by_its_name(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "train"
+    package = tmp_path / "own_code"
     package.mkdir()
     text = (
         (tmp_path / "model.py")
         .read_text()
-        .replace("from parts", "from train.parts")
+        .replace("from parts", "from own_code.parts")
         .replace(".parent /", ".parent.parent /")
     )
     (package / "model.py").write_text(text)
     (tmp_path / "parts.py").rename(package / "parts.py")
-    source = resolve_source("train.model")
+    source = resolve_source("own_code.model")
     project.restate("fingerprints.workload", model=source.typed, fingerprint=source.fingerprint)
     (tmp_path / "model.py").unlink()
     found = project.check()
     assert found.holds, found.words
-    assert found.command[3] == "train.model"
+    assert found.command[3] == "own_code.model"
 
 
 def test_a_model_beside_the_policy_is_found_from_another_folder(

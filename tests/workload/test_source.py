@@ -187,16 +187,16 @@ def test_an_importable_module_is_found_without_importing_its_packages(
 @pytest.mark.parametrize(
     ("packages", "module", "typed"),
     [
-        ((), "train.model", "train.model"),
-        (("train",), "train.model", "train/model.py"),
-        (("train/inner",), "train.inner.model", "train.inner.model"),
+        ((), "in_folders.model", "in_folders.model"),
+        (("in_folders",), "in_folders.model", "in_folders/model.py"),
+        (("in_folders/inner",), "in_folders.inner.model", "in_folders.inner.model"),
         ((), "model", "model.py"),
     ],
 )
 def test_a_module_is_typed_by_its_name_where_its_path_does_not_tell_its_folder(
     packages: tuple[str, ...], module: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # another test may have left a module of a usual name on the path
     for package in packages:
         write(tmp_path / package / "__init__.py", "")
     write(tmp_path / f"{module.replace('.', '/')}.py", GOOD)
