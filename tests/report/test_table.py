@@ -72,6 +72,15 @@ def test_the_winner_the_baseline_and_the_hand_tuned_setting_are_shown_whatever_t
     assert "and 31 more that were slower" in text
 
 
+def test_what_is_not_shown_and_was_faster_than_a_winner_by_a_tie_is_not_called_slower() -> None:
+    answer = recommendation()
+    between = tuple(measured(150 - number, CHECKPOINT, micro_batch=number + 1) for number in range(3))
+    others = [one for one in answer.ranking if one != answer.winner]
+    many = msgspec.structs.replace(answer, ranking=(*between, answer.winner, *others))
+    (hidden,) = [one for one in shown(RankingTable(many, goal(), rows=1)).splitlines() if one.startswith("and ")]
+    assert hidden.rstrip().endswith(" more")
+
+
 def test_without_a_baseline_there_is_no_gain() -> None:
     answer = msgspec.structs.replace(recommendation(), baseline=None)
     assert "115%" not in shown(RankingTable(answer, goal()))

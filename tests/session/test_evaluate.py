@@ -1,5 +1,6 @@
 """A combination becomes a candidate: every way to end has an outcome and a reason."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -290,6 +291,16 @@ def test_a_batch_that_ran_out_of_memory_is_not_called_too_big_by_a_prediction() 
     assert found.outcome is Outcome.OUT_OF_MEMORY
     assert found.reason == "a micro-batch of 16 ran out of memory, below 1.07 GiB"
     assert found.predicted_peak_bytes is None
+
+
+def test_a_batch_that_the_data_cannot_fill_is_not_said_to_need_memory() -> None:
+    """Trap: "is predicted to need 0.25 GiB; the limit is 1.07 GiB", of settings of the user's own."""
+    trials: Any = FakeTrials()
+    trials.runs = SimpleNamespace(why_no_more="make_batch makes no more than 8 samples")
+    model = MemoryModel(lines=(Line(100 * MIB, 10 * MIB),), time=Line(0, 0.01), most_samples=8)
+    found = evaluator(trials)._make.too_big(Policy(micro_batch=16), Role.BASELINE, model)
+    assert found.outcome is Outcome.REFUSED
+    assert found.reason == "a micro-batch of 16 cannot be filled: make_batch makes no more than 8 samples"
 
 
 @pytest.mark.parametrize(("tokens", "usual"), [(1024, 8), (None, 32)], ids=["sequences", "anything else"])
