@@ -214,7 +214,8 @@ def _spec(
         memory_limit_bytes=limit_bytes,
         seed=request.seed,
         at_own_batch=request.batch is None and request.policy_file is None,
-        identifies=True,  # what was predicted is kept until that changes
+        # What was predicted is kept until that changes. Of several ranks, which one process traces, it is not asked.
+        identifies=policy.gpu_count == 1,
         rank=rank,
         measure_seconds=_TIME_LIMIT_SECONDS,
         time_limit_seconds=_TIME_LIMIT_SECONDS,

@@ -60,7 +60,6 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
     """
     begin = time.perf_counter()
     spec, own_batch = bench.spec, bench.workload.batch_size
-    identity = bench.data.identity_on_meta() if spec.identifies else None
     around = own_batch if spec.at_own_batch and own_batch is not None else spec.policy.micro_batch
     try:
         first, second = _traces(bench, traced_batches(around))
@@ -102,7 +101,8 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
         timeline=timeline,
         device_rates=rates,
         reads=reads_so_far(),
-        identity=identity,
+        # Last: the user's code may keep what has no values.
+        identity=bench.data.identity_on_meta() if spec.identifies else None,
     )
 
 
