@@ -22,7 +22,7 @@ from advisor.policy.policy import Policy
 from advisor.report.answer import confirmation_words
 from advisor.search.space.space import Count
 from advisor.session.answer.conclude import Conclusion
-from advisor.session.answer.confirm import confirm
+from advisor.session.answer.confirm import confirm, not_run
 from advisor.session.answer.emit import emit
 from advisor.session.answer.remeasure import times_measured
 from advisor.session.trials.turns import Turns
@@ -470,6 +470,15 @@ def test_an_interruption_keeps_the_pairs_of_processes_that_were_measured(tmp_pat
     recommendation = conclude(tmp_path, [BASELINE, BEST], trials, interrupts=True)
     assert recommendation.confirmation.outcome is Outcome.OK
     assert recommendation.confirmation.speedup == wide
+
+
+def test_after_an_interruption_what_the_wrapper_showed_in_an_earlier_run_is_said(tmp_path: Path) -> None:
+    """Trap: 24 times by the search, 1.74 when the wrapper ran, and then "before the wrapper had run"."""
+    shown = Speedup(value=1.3, low=1.2, high=1.4, rounds=7)
+    context = study(candidates=[BASELINE, msgspec.structs.replace(BEST, confirmed=shown)])
+    found = not_run(context, conclusion(tmp_path), UNGUARDED, print).confirmation
+    assert found is not None
+    assert found.reason == ("interrupted before the wrapper had run again; before, it showed 1.30 times the baseline")
 
 
 def test_after_an_interruption_what_a_confirmation_left_open_does_not_lead_again(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from advisor.session.context import StudyContext
 from advisor.session.setup.wait_idle import wait_as_asked
 from advisor.session.trials.guard import Guard
 from advisor.session.trials.trials import Trials
-from advisor.text.units import format_rate
+from advisor.text.units import format_rate, format_times
 from advisor.trial.outcome import Outcome
 
 __all__ = ["confirm", "not_run"]
@@ -87,9 +87,11 @@ def not_run(
     """The recommendation after an interruption, with its files written and its wrapper not run."""
     # Methods that were found to break the training must not win at another, unchecked batch.
     recommendation = (choose or conclusion.choose)([guard.remembered(one) for one in context.ledger.candidates])
+    earlier = recommendation.winner.confirmed
+    again = "" if earlier is None else f" again; before, it showed {format_times(earlier.value)} the baseline"
     unconfirmed = Confirmation(
         outcome=Outcome.INTERRUPTED,
-        reason="interrupted before the wrapper had run",
+        reason=f"interrupted before the wrapper had run{again}",
         promised_samples_per_second=recommendation.winner.samples_per_second,
     )
     recommendation = msgspec.structs.replace(recommendation, confirmation=unconfirmed)
