@@ -65,6 +65,10 @@ def require_adapters(training: Training) -> Adapters:
             "adapters alone must be all that training changes, but the model has running statistics (BatchNorm), which "
             "it updates too; save the model, in which adapters are merged"
         )
+    if layer := found[0].in_two_places:
+        raise MethodRefusedError(
+            f"peft adapts a layer in one place, but {layer} is in several; save the model, in which adapters are merged"
+        )
     return found[0]
 
 

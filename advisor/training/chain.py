@@ -5,7 +5,7 @@ So every block is put into a :class:`ChainLink`: when the model calls the first 
 runs, and the calls of its other links pass their input through. Each such call is checked: it must come in order, on
 the very tensor that the segment returned, unmodified, with the same further arguments, and with no random number drawn
 in between. Nothing else, in the loss or outside it, may use the output of a block inside a segment, because that is the
-output of the whole segment.
+output of the whole segment. The first pass looks for every such use; later ones for those that get a gradient.
 """
 
 from __future__ import annotations
@@ -140,8 +140,10 @@ class Chain:
         if pending.drawn is not None and pending.drawn != drawn_so_far(hidden.device):
             raise self._refused(DRAWN_BETWEEN, rule="")
         output = hidden[...]
-        if output.grad_fn is not None and self._users is not None:
-            self._users[hidden.grad_fn] = output.grad_fn
+        if output.grad_fn is not None:
+            _require_only_use(hidden, output)
+            if self._users is not None:
+                self._users[hidden.grad_fn] = output.grad_fn
         pending.is_output = remembered(output)
         pending.next += 1
         if pending.next == pending.stop:
@@ -222,6 +224,22 @@ class _Pending:
         self.is_rest = remembered(call.rest())
         self.values = call.values
         self.drawn = drawn
+
+
+def _require_only_use(hidden: torch.Tensor, output: torch.Tensor) -> None:
+    """Check in every backward pass that ``hidden`` is used for nothing but its view ``output``.
+
+    A loss may begin to use it in a later epoch, long after the checks of the first pass. The gradient of both is one
+    tensor then, and a sum otherwise.
+    """
+    of_output: list[torch.Tensor] = []
+
+    def check(gradient: torch.Tensor) -> None:
+        if not of_output or of_output.pop() is not gradient:
+            raise MethodRefusedError(f"{NO_CHAIN}, but {_USED_ELSEWHERE}")
+
+    output.register_hook(of_output.append)
+    hidden.register_hook(check)
 
 
 def _put_into_links(model: nn.Module, blocks: Sequence[nn.Module], chain: Chain) -> list[ChainLink]:

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from advisor.errors import WorkloadError
 
 __all__ = [
     "TransparentWrapper",
+    "all_places",
     "buffer_bytes",
     "find_attention",
     "find_blocks",
@@ -33,6 +34,7 @@ __all__ = [
     "parameter_bytes",
     "parameter_count",
     "parameter_dtypes",
+    "put_in_places",
     "qualified_class_name",
     "require_built",
     "stages_of",
@@ -131,6 +133,20 @@ def matrix_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
         and module is not output
         and owners[id(module.weight)] == 1
     ]
+
+
+def all_places(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """Every name under which a model holds some of its modules -> the one of ``names`` for the same module."""
+    first = {id(model.get_submodule(name)): name for name in names}
+    every = model.named_modules(remove_duplicate=False)
+    return {name: first[id(module)] for name, module in every if id(module) in first}
+
+
+def put_in_places(model: nn.Module, modules: Mapping[str, nn.Module], places: Mapping[str, str]) -> None:
+    """Put modules, by the names that :func:`all_places` was asked for, into all of their places."""
+    for place, name in places.items():
+        parent, _, own = place.rpartition(".")
+        setattr(model.get_submodule(parent), own, modules[name])
 
 
 def matrix_shapes(model: nn.Module) -> dict[str, tuple[tuple[int, int], ...]]:

@@ -241,6 +241,11 @@ def using_first_twice(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
     return hidden + first.tanh()
 
 
+def leaving_early(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
+    early = [hidden := block(hidden) for block in model.blocks]
+    return early[0] + 0 * early[-1].detach()
+
+
 def logging_between(model: Looping, hidden: torch.Tensor) -> torch.Tensor:
     for block in model.blocks:
         hidden = block(hidden)
@@ -458,6 +463,26 @@ class TestTheModelItself:
         training.step(images(2))
         training.compute_loss = whole
         assert torch.isfinite(training.step(images(2)))
+
+    @pytest.mark.parametrize("loop", [summing_all, using_first_twice, leaving_early], ids=lambda loop: loop.__name__)
+    def test_a_loss_that_uses_every_blocks_output_from_a_later_epoch_on_is_refused_then(self, loop: Loop) -> None:
+        training = looping(plain_loop)
+        chained(training)
+        for _ in range(2):
+            training.step(hidden_batch())
+        training.model.loop = loop
+        with pytest.raises(MethodRefusedError, match="what a block returns is also used by something else"):
+            training.step(hidden_batch())
+
+    def test_gradients_of_a_graph_that_is_kept_or_differentiated_again_are_no_other_use(self) -> None:
+        training = looping(plain_loop)
+        chained(training)
+        parameters = list(training.model.parameters())
+        for _ in range(2):
+            loss = training.forward(hidden_batch())
+            loss.backward(retain_graph=True)
+            gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+            sum(one.square().sum() for one in gradients).backward()
 
     def test_wrappers_inside_and_around_are_kept(self) -> None:
         inside, around = training_of("convnet"), training_of("convnet")

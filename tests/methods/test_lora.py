@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from advisor.errors import MethodRefusedError
+from advisor.integrations.peft import save_adapters
 from advisor.methods.catalogue import CATALOGUE
 from advisor.methods.compose import apply_settings
 from advisor.methods.setting import MethodSetting, use
@@ -94,6 +95,47 @@ def test_a_state_of_plain_training_loads_and_is_trained_on(adapted: MethodSettin
     else:  # Rounded to four bits.
         name = "transformer.h.0.mlp.c_fc.weight"
         assert 0.0 < float((loaded[name] - state[name]).norm() / state[name].norm()) < 0.15
+
+
+class _SharedLayers(nn.Module):
+    """One module in two places, which hold its layer under two names, and a layer that two modules hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+        self.again = self.first
+        self.other = nn.Sequential(nn.Tanh(), self.first[2])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.other(self.again(self.first(inputs)))
+
+
+@BOTH
+def test_a_layer_in_several_places_is_adapted_in_all_of_them(adapted: MethodSetting, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(8, 64)
+
+    def training_of_shared() -> Training:
+        training = Training(_SharedLayers(), build_optimizer=adamw)
+        training.compute_loss = lambda model, batch: model(batch).square().mean()
+        apply_settings(training, [adapted])
+        return training
+
+    training = training_of_shared()
+    for _ in range(3):
+        training.step(batch)
+    state = training.state_dict()
+    plain = _SharedLayers()
+    plain.load_state_dict(state["model"])
+    for place in ("again.2.weight", "other.1.weight"):
+        assert torch.equal(state["model"][place], state["model"]["first.2.weight"])
+    adapted_loss = float(training.evaluate(lambda model: model(batch).square().mean()))
+    assert float(plain(batch).square().mean().detach()) == pytest.approx(adapted_loss, rel=1e-5)
+    again = training_of_shared()
+    again.load_state_dict(state)
+    assert float(again.step(batch)) == float(training.step(batch))
+    with pytest.raises(MethodRefusedError, match=r"first\.2 is in several"):
+        save_adapters(training, tmp_path)
 
 
 @BOTH

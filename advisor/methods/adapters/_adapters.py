@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from advisor.errors import MethodRefusedError
 from advisor.training.state_part import StatePart
-from advisor.training.structure import is_transposed
+from advisor.training.structure import all_places, is_transposed, put_in_places
 
 __all__ = ["Adapters", "add_adapters"]
 
@@ -39,6 +39,7 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
             "or merge yours before (merge_and_unload)"
         )
     config = peft.LoraConfig(r=rank, lora_alpha=_ALPHA_PER_RANK * rank, target_modules=_pattern(names), bias="none")
+    places = all_places(model, names)
     noted = getattr(model, "peft_config", None)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # It then sets it as it must be.
@@ -47,6 +48,8 @@ def add_adapters(model: nn.Module, names: Sequence[str], rank: int) -> None:
             peft.inject_adapter_in_model(config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
         for name in names:
             _fill(model.get_submodule(name))
+    # peft replaces a layer under the first of its names only.
+    put_in_places(model, {name: model.get_submodule(name) for name in names}, places)
     # What peft notes on the model makes transformers save adapters only; the state here is that of a plain model.
     if noted is None:
         del model.peft_config
@@ -63,19 +66,24 @@ class Adapters(StatePart):
 
     The model's state has the sum of both, for a plain model. The sum is rounded, so its parts are kept too: training
     goes on from exact values.
+
+    Attributes:
+        in_two_places: Name of a layer that two modules hold; empty if there is none.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self._layers: dict[str, Any] = {name: model.get_submodule(name) for name in names}
+        self._places = all_places(model, names)
+        self.in_two_places = next((name for place, name in self._places.items() if not _same(model, place, name)), "")
 
     def to_plain(self, state: dict[str, Any]) -> dict[str, Any]:
         """Merge each layer's adapters into its weight."""
         plain: dict[str, Any] = type(state)()
         for name, value in state.items():
             layer, _, last = name.partition(f".{_BASE}")
-            if layer in self._layers:
-                plain[f"{layer}.{last}"] = self._merged(layer) if last == "weight" else value
-            elif name.partition(".lora_")[0] not in self._layers:
+            if layer in self._places:
+                plain[f"{layer}.{last}"] = self._merged(self._places[layer]) if last == "weight" else value
+            elif name.partition(".lora_")[0] not in self._places:
                 plain[name] = value
         return plain
 
@@ -92,17 +100,18 @@ class Adapters(StatePart):
         """The weights and adapters that were kept, or plain weights with adapters whose product is zero."""
         own: dict[str, Any] = {}
         for name, value in state.items():
-            layer, _, last = name.rpartition(".")
-            if layer not in self._layers:
+            place, _, last = name.rpartition(".")
+            layer = self._places.get(place)
+            if layer is None:
                 own[name] = value
             elif last == "weight":
                 first, second = self._pair(layer)
                 restored = kept[layer] if kept is not None else {"first": first, "second": torch.zeros_like(second)}
-                own[f"{layer}.{_BASE}weight"] = self._frozen(layer, value, kept)
-                own[f"{layer}.lora_A.{_ADAPTER}.weight"] = restored["first"]
-                own[f"{layer}.lora_B.{_ADAPTER}.weight"] = restored["second"]
+                own[f"{place}.{_BASE}weight"] = self._frozen(layer, value, kept)
+                own[f"{place}.lora_A.{_ADAPTER}.weight"] = restored["first"]
+                own[f"{place}.lora_B.{_ADAPTER}.weight"] = restored["second"]
             else:
-                own[f"{layer}.{_BASE}{last}"] = value
+                own[f"{place}.{_BASE}{last}"] = value
         return own
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,6 +170,11 @@ class Adapters(StatePart):
             weight = weight.to(base.weight.device)
             held = base.hold(weight.t() if base.transposed else weight)
         return held
+
+
+def _same(model: nn.Module, place: str, name: str) -> bool:
+    """Whether one module, which may have several names itself, holds what has these two names."""
+    return model.get_submodule(place.rpartition(".")[0]) is model.get_submodule(name.rpartition(".")[0])
 
 
 def _pattern(names: Iterable[str]) -> str:

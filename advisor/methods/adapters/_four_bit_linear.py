@@ -15,7 +15,7 @@ from bitsandbytes import functional
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from advisor.training.structure import is_transposed
+from advisor.training.structure import all_places, is_transposed, put_in_places
 
 __all__ = ["FourBitLinear", "quantize_layers"]
 
@@ -25,6 +25,7 @@ def quantize_layers(model: nn.Module, names: Sequence[str]) -> None:
 
     transformers' ``Conv1D`` becomes one too.
     """
+    places, replaced = all_places(model, names), {}
     for name in names:
         layer: Any = model.get_submodule(name)
         transposed = is_transposed(layer)
@@ -32,8 +33,8 @@ def quantize_layers(model: nn.Module, names: Sequence[str]) -> None:
         if layer.bias is not None:
             layer.bias.requires_grad_(False)
         new = FourBitLinear(weight.t() if transposed else weight, layer.bias, transposed=transposed)
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, new.train(layer.training))
+        replaced[name] = new.train(layer.training)
+    put_in_places(model, replaced, places)
 
 
 class FourBitLinear(nn.Linear):
