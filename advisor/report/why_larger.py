@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.decide.candidate import Candidate, Growth, Recommendation, SizeOutcome
+from advisor.decide.eligible import is_measured, why_not_eligible
 from advisor.decide.growth import plain_among
 from advisor.goal import Goal
 from advisor.report.sentences import go_on
@@ -58,6 +59,19 @@ def _against_plain(answer: Recommendation, growth: Growth, goal: Goal) -> str:
         if not any(Combination.of(one.policy) != plainly for one in tried):
             text = "No combination of methods was tried, so this is no advice against any"
             return f"{text}: {go_on(answer)}." if answer.untried else f"{text}."
+        barred = [
+            (one, reason)
+            for one in tried
+            if is_measured(one) and one.size_order > winner.size_order
+            if one.samples_per_second >= growth.floor_samples_per_second
+            if (reason := why_not_eligible(one, goal)) is not None
+        ]
+        if barred:
+            one, reason = max(barred, key=lambda pair: pair[0].size_order)
+            return (
+                f"{Combination.of(one.policy).words} keeps the floor up to {size_words(one.model_size)}, but may not "
+                f"win: {reason.rstrip('.')}. Nothing that may win reached a larger size."
+            )
         if plainly.settings:
             return "Nothing else that was tried reached a larger size."
         return "No combination of methods that was tried reached a larger size: use no method."

@@ -75,6 +75,15 @@ def test_what_keeps_the_floor_but_may_not_win_is_not_said_to_be_below_it() -> No
     assert "At layers=6 it runs 60.0 samples/s, but may not win: loss drift 50% is above the tolerance" in text
 
 
+def test_a_method_that_reached_further_but_may_not_win_is_named() -> None:
+    """Trap: "no combination reached a larger size" beside the row of one that did, and whose losses ruled it out."""
+    broken = msgspec.structs.replace(sized(measured(60, CHECKPOINT), 6), loss_drift=0.5)
+    text = " ".join(explained(chosen([*CANDIDATES[:3], broken]), HALF).why)
+    assert "checkpoint every=1 keeps the floor up to layers=6, but may not win: loss drift 50% is above the" in text
+    assert "Nothing that may win reached a larger size." in text
+    assert "No combination of methods that was tried reached" not in text
+
+
 def test_when_no_method_reaches_further_the_advice_is_plain_training() -> None:
     slower = sized(measured(45, CHECKPOINT), 4)
     plain = explained(chosen([*CANDIDATES[:3], slower]), HALF)
