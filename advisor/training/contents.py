@@ -111,8 +111,8 @@ def children_of(container: Any) -> Iterator[tuple[str, Any]]:
 
 
 def enclosed(value: Any) -> Iterator[Any]:
-    """The closure variables of a user's function."""
-    return (held for _, _, held in _enclosed(value))
+    """The closure variables of a user's function: numbers by their cell."""
+    return (held for _, held in _cells(value))
 
 
 def numbers_in(owner: Any) -> Iterator[tuple[str, Any]]:

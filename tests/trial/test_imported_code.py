@@ -81,6 +81,68 @@ def test_a_generator_that_the_file_keeps_begins_every_trial_as_after_the_import(
     assert third[:2] == first
 
 
+COUNTED = {
+    "a global": ("STEP = 0", "def count():\n    global STEP\n    STEP += 1\n    return STEP"),
+    "in a dictionary": ("STATE = {'step': 0}", "def count():\n    STATE['step'] += 1\n    return STATE['step']"),
+    "of a class": (
+        "class Steps:\n    taken = 0",
+        "def count():\n    Steps.taken += 1\n    return Steps.taken",
+    ),
+    "of a helper": (
+        "class Steps:\n    def __init__(self):\n        self.taken = 0\nALL = [Steps()]",
+        "def count():\n    ALL[0].taken += 1\n    return ALL[0].taken",
+    ),
+    "of a function": ("", "def count():\n    count.taken += 1\n    return count.taken\ncount.taken = 0"),
+    "in a closure": (
+        "def counting():\n    taken = 0\n    def more():\n        nonlocal taken\n        taken += 1\n"
+        "        return taken\n    return more",
+        "count = counting()",
+    ),
+    "in a tensor": ("STEPS = torch.zeros(2)", "def count():\n    STEPS[0] += 1\n    return STEPS[0]"),
+    "in a new tensor each": (
+        "STEPS = torch.zeros(2)",
+        "def count():\n    global STEPS\n    STEPS = STEPS + 1\n    return STEPS[0]",
+    ),
+    "in the buffer of a loss": (
+        "LOSS = torch.nn.Sequential(torch.nn.BatchNorm1d(1))",
+        "def count():\n    LOSS(torch.zeros(2, 1))\n    return LOSS[0].num_batches_tracked",
+    ),
+}
+
+
+@pytest.mark.parametrize("counted", COUNTED)
+def test_a_counter_that_the_file_keeps_begins_every_trial_as_after_the_import(counted: str, tmp_path: Path) -> None:
+    """The trap: each policy was timed at longer sequences than the one before, by a schedule of the file's own."""
+    kept, count = COUNTED[counted]
+    trial = model_file(tmp_path, f"{kept}\n{count}\nSEEN = []", "float(count())")
+    imported = ImportedCode()
+    for batches in (2, 1, 3):
+        with imported.held(trial):
+            make_batch = load_workload(trial.workload).make_batch
+            assert [float(make_batch(1)[0, 0]) for _ in range(batches)] == [1.0, 2.0, 3.0][:batches]
+
+
+def test_what_the_file_does_once_for_the_process_stays_done(tmp_path: Path) -> None:
+    once = "DONE = False\nDATA = None\ndef data():\n    global DONE, DATA\n    assert DATA is None or DONE"
+    trial = model_file(tmp_path, f"{once}\n    DONE, DATA = True, DATA or [1.0]\n    return DATA[0]", "data()")
+    imported = ImportedCode()
+    for _ in range(2):
+        with imported.held(trial):
+            assert load_workload(trial.workload).make_batch(1)[0, 0] == 1.0
+
+
+def test_a_loss_that_was_moved_or_shortened_stays_so_with_the_values_of_before(tmp_path: Path) -> None:
+    trial = model_file(tmp_path, "LOSS = torch.nn.BatchNorm1d(1)", "float(LOSS.running_mean)")
+    imported = ImportedCode()
+    with imported.held(trial):
+        loss = load_workload(trial.workload).make_batch.__globals__["LOSS"]
+        loss.double()(torch.ones(2, 1, dtype=torch.float64))
+        assert loss.running_mean > 0
+    with imported.held(trial):
+        assert loss.running_mean.dtype is torch.float64
+        assert loss.running_mean == 0
+
+
 def test_what_the_file_sets_holds_in_every_trial_and_what_a_trial_sets_in_none_after_it(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     trial = of_file(

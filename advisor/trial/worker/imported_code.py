@@ -1,19 +1,21 @@
 """The user's code in a process that runs several trials: imported once, it is for each of them as for the first.
 
 A GPU's worker and the ranks of a group import the user's file in their first trial. What its top level sets would hold
-in that trial alone, and a generator that it keeps would go on from where the trial before stopped: other batches for
-each policy, and losses that do not compare. A trial that is forked for itself begins after the import in any case.
+in that trial alone. A generator that it keeps would go on from where the trial before stopped, and so would a counter
+that lengthens sequences or picks samples: other batches for each policy, and steps and losses that do not compare. A
+trial that is forked for itself begins after the import in any case.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,12 +34,15 @@ _MOST, _MOST_OF_ONE = 10_000, 1_000
 
 _HOLD_NONE = (str, bytes, int, float, complex, torch.Tensor, type(None))
 
+_MOST_ELEMENTS = 2**20
+"""Of all tensors that count, such as a running mean: more are data."""
+
 
 class ImportedCode:
-    """The user's code in this process, and the state of its generators after the import."""
+    """The user's code in this process, and the state of its generators and counters after the import."""
 
     def __init__(self) -> None:
-        self._states: dict[object, list[tuple[RandomSource, Any]]] = {}
+        self._states: dict[object, tuple[list[tuple[RandomSource, Any]], list[_Counts]]] = {}
 
     @contextlib.contextmanager
     def held(self, spec: Trial[Any]) -> Iterator[None]:
@@ -60,9 +65,46 @@ class ImportedCode:
         if identity not in self._states:
             scopes = [inspect.unwrap(one).__globals__ for one in vars(workload).values() if inspect.isfunction(one)]
             scopes += [vars(module) for module in list(sys.modules.values()) if is_users(_file_of(module))]
-            self._states[identity] = [(one, one.get_state()) for one in _generators_in(scopes)]
-        for generator, state in self._states[identity]:
+            held = _held_by(scopes)
+            generators = [source for one in held if (source := source_of(one)) is not None]
+            self._states[identity] = [(one, one.get_state()) for one in generators], _counts(held)
+        generators_then, counts = self._states[identity]
+        for generator, state in generators_then:
             generator.set_state(state)
+        for one in counts:
+            one.restore()
+
+
+class _Counts:
+    """The numbers and small tensors of one holder: a module's globals, a dictionary, an object's attributes, a cell.
+
+    Flags are not among them: what was done once for the process, such as registering something, is still done.
+    """
+
+    def __init__(self, items: Mapping[Any, Any], put: Callable[[Any, Any], None]) -> None:
+        self._items, self._put = items, put
+        self.numbers = {key: value for key, value in items.items() if _is_number(key, value)}
+        self.tensors = {key: value for key, value in items.items() if _is_small_tensor(key, value)}
+        self._copies: dict[Any, torch.Tensor] = {}
+
+    @property
+    def elements(self) -> int:
+        return sum(tensor.numel() for tensor in self.tensors.values())
+
+    def keep(self, *, tensors: bool) -> None:
+        """Keep what they are now."""
+        self._copies = {key: value.clone() for key, value in self.tensors.items()} if tensors else {}
+
+    def restore(self) -> None:
+        for key, value in self.numbers.items():
+            self._put(key, value)
+        with torch.no_grad():
+            for key, copy in self._copies.items():
+                own, now = self.tensors[key], self._items.get(key)
+                moved = isinstance(now, torch.Tensor) and (now.device, now.dtype) != (own.device, own.dtype)
+                target = now if isinstance(now, torch.Tensor) and moved and now.shape == copy.shape else own
+                target.copy_(copy)
+                self._put(key, target)
 
 
 def _file_of(module: Any) -> str:
@@ -71,26 +113,64 @@ def _file_of(module: Any) -> str:
     return file if isinstance(file, str) else ""
 
 
-def _generators_in(scopes: Iterable[dict[str, Any]]) -> list[RandomSource]:
-    """The generators in the globals of modules: by themselves, in collections, helper objects, loaders and closures."""
-    found: dict[int, RandomSource] = {}
-    seen: set[int] = set()
-    level: list[Any] = [value for scope in {id(one): one for one in scopes}.values() for value in list(scope.values())]
+def _held_by(scopes: Iterable[dict[str, Any]]) -> list[Any]:
+    """The globals of modules, and what they hold: by themselves, in collections, helper objects, loaders, closures."""
+    found: dict[int, Any] = {id(one): one for one in scopes}
+    level: list[Any] = [value for scope in found.values() for value in list(scope.values())]
     for _ in range(_DEPTH):
         deeper: list[Any] = []
         for value in itertools.islice((one for one in level if not isinstance(one, _HOLD_NONE)), _MOST):
-            if id(value) in seen:
+            if id(value) in found:
                 continue
-            seen.add(id(value))
-            if (source := source_of(value)) is not None:
-                found[id(value)] = source
-            elif is_container(value) or isinstance(value, tuple):
+            found[id(value)] = value
+            if source_of(value) is not None:
+                continue
+            if is_container(value) or isinstance(value, tuple):
                 deeper += [child for _, child in itertools.islice(children_of(value), _MOST_OF_ONE)]
             elif type(value).__module__.startswith("torch.utils.data"):
                 deeper += vars(value).values()
+            elif isinstance(value, torch.nn.Module):
+                deeper += [value._buffers, *value._modules.values(), *vars(value).values()]
             deeper += enclosed(value)
         level = deeper
     return list(found.values())
+
+
+def _counts(held: Iterable[Any]) -> list[_Counts]:
+    """The counters among them; of tensors, those nearest to the globals of a module."""
+    found, elements = [], 0
+    for one in held:
+        counts = _counts_of(one)
+        if counts is not None and (counts.numbers or counts.tensors):
+            elements += counts.elements
+            counts.keep(tensors=elements <= _MOST_ELEMENTS)
+            found.append(counts)
+    return found
+
+
+def _counts_of(holder: Any) -> _Counts | None:
+    if isinstance(holder, type):
+        of_user = is_users(_file_of(sys.modules.get(holder.__module__)))
+        return _Counts(vars(holder), functools.partial(setattr, holder)) if of_user else None
+    if isinstance(holder, types.CellType):
+        put = functools.partial(setattr, holder)
+        return _Counts({"cell_contents": holder.cell_contents}, put)
+    if isinstance(holder, types.FunctionType):
+        return _Counts(vars(holder), vars(holder).__setitem__) if is_users(holder.__code__.co_filename) else None
+    if not isinstance(holder, dict) and not is_container(holder) and not isinstance(holder, torch.nn.Module):
+        return None
+    own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+    return _Counts(own, own.__setitem__) if len(own) <= _MOST_OF_ONE else None
+
+
+def _is_number(key: Any, value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not str(key).startswith("__")
+
+
+def _is_small_tensor(key: Any, value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or value.requires_grad or str(key).startswith("__"):
+        return False
+    return value.layout == torch.strided and value.device.type != "meta" and value.numel() <= _MOST_ELEMENTS
 
 
 @contextlib.contextmanager
