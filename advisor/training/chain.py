@@ -238,8 +238,8 @@ def _require_only_use(hidden: torch.Tensor, output: torch.Tensor) -> None:
         if not of_output or of_output.pop() is not gradient:
             raise MethodRefusedError(f"{NO_CHAIN}, but {_USED_ELSEWHERE}")
 
-    output.register_hook(of_output.append)
-    hidden.register_hook(check)
+    output.register_hook(of_output.append)  # type: ignore[no-untyped-call]
+    hidden.register_hook(check)  # type: ignore[no-untyped-call]
 
 
 def _put_into_links(model: nn.Module, blocks: Sequence[nn.Module], chain: Chain) -> list[ChainLink]:
