@@ -8,6 +8,7 @@ has computed a gradient cannot be forked. It is kept for the next ranks.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -142,6 +143,7 @@ def _run(function: Callable[[], Any], rank: int, size: int, folder: Path) -> Non
     log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log, stream.fileno())
+    faulthandler.enable()  # A crash in a thread of gloo's leaves nothing else in the log.
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     random.seed()  # As if it had been started by itself.
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
