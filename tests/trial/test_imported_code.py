@@ -83,6 +83,10 @@ def test_a_generator_that_the_file_keeps_begins_every_trial_as_after_the_import(
 
 COUNTED = {
     "a global": ("STEP = 0", "def count():\n    global STEP\n    STEP += 1\n    return STEP"),
+    "beside an enumeration": (
+        "import enum\nclass Kind(enum.IntEnum):\n    A = 1\n    B = 2\nSTATE = {Kind.A: 0}",
+        "def count():\n    STATE[Kind.A] += 1\n    return STATE[Kind.A]",
+    ),
     "in a dictionary": ("STATE = {'step': 0}", "def count():\n    STATE['step'] += 1\n    return STATE['step']"),
     "of a class": (
         "class Steps:\n    taken = 0",

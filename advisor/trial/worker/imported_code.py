@@ -81,10 +81,10 @@ class _Counts:
     Flags are not among them: what was done once for the process, such as registering something, is still done.
     """
 
-    def __init__(self, items: Mapping[Any, Any], put: Callable[[Any, Any], None]) -> None:
+    def __init__(self, items: Callable[[], Mapping[Any, Any]], put: Callable[[Any, Any], None]) -> None:
         self._items, self._put = items, put
-        self.numbers = {key: value for key, value in items.items() if _is_number(key, value)}
-        self.tensors = {key: value for key, value in items.items() if _is_small_tensor(key, value)}
+        self.numbers = {key: value for key, value in items().items() if _is_number(key, value)}
+        self.tensors = {key: value for key, value in items().items() if _is_small_tensor(key, value)}
         self._copies: dict[Any, torch.Tensor] = {}
 
     @property
@@ -96,15 +96,18 @@ class _Counts:
         self._copies = {key: value.clone() for key, value in self.tensors.items()} if tensors else {}
 
     def restore(self) -> None:
+        items = self._items()
         for key, value in self.numbers.items():
-            self._put(key, value)
+            if items.get(key) is not value:  # Members of an enumeration cannot be set, and never change.
+                self._put(key, value)
         with torch.no_grad():
             for key, copy in self._copies.items():
-                own, now = self.tensors[key], self._items.get(key)
+                own, now = self.tensors[key], items.get(key)
                 moved = isinstance(now, torch.Tensor) and (now.device, now.dtype) != (own.device, own.dtype)
                 target = now if isinstance(now, torch.Tensor) and moved and now.shape == copy.shape else own
                 target.copy_(copy)
-                self._put(key, target)
+                if now is not target:
+                    self._put(key, target)
 
 
 def _file_of(module: Any) -> str:
@@ -151,16 +154,17 @@ def _counts(held: Iterable[Any]) -> list[_Counts]:
 def _counts_of(holder: Any) -> _Counts | None:
     if isinstance(holder, type):
         of_user = is_users(_file_of(sys.modules.get(holder.__module__)))
-        return _Counts(vars(holder), functools.partial(setattr, holder)) if of_user else None
+        return _Counts(lambda: vars(holder), functools.partial(setattr, holder)) if of_user else None
     if isinstance(holder, types.CellType):
         put = functools.partial(setattr, holder)
-        return _Counts({"cell_contents": holder.cell_contents}, put)
+        return _Counts(lambda: {"cell_contents": holder.cell_contents}, put)
     if isinstance(holder, types.FunctionType):
-        return _Counts(vars(holder), vars(holder).__setitem__) if is_users(holder.__code__.co_filename) else None
+        of_user = is_users(holder.__code__.co_filename)
+        return _Counts(lambda: vars(holder), vars(holder).__setitem__) if of_user else None
     if not isinstance(holder, dict) and not is_container(holder) and not isinstance(holder, torch.nn.Module):
         return None
     own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
-    return _Counts(own, own.__setitem__) if len(own) <= _MOST_OF_ONE else None
+    return _Counts(lambda: own, own.__setitem__) if len(own) <= _MOST_OF_ONE else None
 
 
 def _is_number(key: Any, value: Any) -> bool:
