@@ -147,6 +147,26 @@ def test_a_loss_that_was_moved_or_shortened_stays_so_with_the_values_of_before(t
         assert loss.running_mean == 0
 
 
+READ_ONLY = {
+    "a mapped file": "torch.from_numpy(numpy.memmap(FILE, dtype='float32', mode='r', shape=(4,)))",
+    "expanded": "torch.zeros(1).expand(4)",
+    "of inference": "torch.inference_mode()(lambda: torch.zeros(4))()",
+}
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@pytest.mark.parametrize("table", READ_ONLY)
+def test_a_table_that_cannot_be_written_to_is_left_alone(table: str, tmp_path: Path) -> None:
+    """The trap: writing its own values into a mapped file ended the process with SIGSEGV."""
+    (tmp_path / "table").write_bytes(bytes(16))
+    kept = f"FILE = {str(tmp_path / 'table')!r}\nTABLE = {READ_ONLY[table]}"
+    trial = model_file(tmp_path, kept, "float(TABLE[0])")
+    imported = ImportedCode()
+    for _ in range(2):
+        with imported.held(trial):
+            assert load_workload(trial.workload).make_batch(1)[0, 0] == 0
+
+
 def test_what_the_file_sets_holds_in_every_trial_and_what_a_trial_sets_in_none_after_it(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     trial = of_file(

@@ -34,8 +34,8 @@ _MOST, _MOST_OF_ONE = 10_000, 1_000
 
 _HOLD_NONE = (str, bytes, int, float, complex, torch.Tensor, type(None))
 
-_MOST_ELEMENTS = 2**20
-"""Of all tensors that count, such as a running mean: more are data."""
+_MOST_ELEMENTS, _MOST_OF_A_TENSOR = 2**20, 2**16
+"""Of all tensors that count, such as a running mean, and of one: more are data."""
 
 
 class ImportedCode:
@@ -85,7 +85,7 @@ class _Counts:
         self._items, self._put = items, put
         self.numbers = {key: value for key, value in items().items() if _is_number(key, value)}
         self.tensors = {key: value for key, value in items().items() if _is_small_tensor(key, value)}
-        self._copies: dict[Any, torch.Tensor] = {}
+        self._copies: dict[Any, tuple[torch.Tensor, int]] = {}
 
     @property
     def elements(self) -> int:
@@ -93,21 +93,25 @@ class _Counts:
 
     def keep(self, *, tensors: bool) -> None:
         """Keep what they are now."""
-        self._copies = {key: value.clone() for key, value in self.tensors.items()} if tensors else {}
+        kept = self.tensors if tensors else {}
+        self._copies = {key: (value.clone(), value._version) for key, value in kept.items()}
 
     def restore(self) -> None:
         items = self._items()
         for key, value in self.numbers.items():
             if items.get(key) is not value:  # Members of an enumeration cannot be set, and never change.
                 self._put(key, value)
-        with torch.no_grad():
-            for key, copy in self._copies.items():
-                own, now = self.tensors[key], items.get(key)
-                moved = isinstance(now, torch.Tensor) and (now.device, now.dtype) != (own.device, own.dtype)
-                target = now if isinstance(now, torch.Tensor) and moved and now.shape == copy.shape else own
-                target.copy_(copy)
-                if now is not target:
-                    self._put(key, target)
+        for key, (copy, version) in self._copies.items():
+            own, now = self.tensors[key], items.get(key)
+            moved = isinstance(now, torch.Tensor) and (now.device, now.dtype) != (own.device, own.dtype)
+            target = now if isinstance(now, torch.Tensor) and moved and now.shape == copy.shape else own
+            # What nobody wrote to may be read-only: a file that is mapped, or one number in every place.
+            if target is not own or own._version != version:
+                with torch.no_grad():
+                    target.copy_(copy)
+                self._copies[key] = copy, own._version
+            if now is not target:
+                self._put(key, target)
 
 
 def _file_of(module: Any) -> str:
@@ -174,7 +178,9 @@ def _is_number(key: Any, value: Any) -> bool:
 def _is_small_tensor(key: Any, value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.requires_grad or str(key).startswith("__"):
         return False
-    return value.layout == torch.strided and value.device.type != "meta" and value.numel() <= _MOST_ELEMENTS
+    if value.layout != torch.strided or value.device.type == "meta" or value.is_inference():
+        return False
+    return value.numel() <= _MOST_OF_A_TENSOR
 
 
 @contextlib.contextmanager
