@@ -18,8 +18,8 @@ import torch
 
 from advisor.errors import WorkloadError
 from advisor.workload._user_functions import Workload
+from advisor.workload.contract import check_arguments, missing_message
 from advisor.workload.importing import importing
-from advisor.workload.missing_functions import missing_message
 from advisor.workload.outline import read_outline
 from advisor.workload.quick_imports import quick_imports
 from advisor.workload.traceback_text import user_traceback
@@ -59,6 +59,7 @@ def load_workload(source: WorkloadSource) -> Workload:
     for role, function in found.items():
         if not callable(function):
             raise WorkloadError(f"{role} must be a function, but in {place} it is {function!r}.")
+        check_arguments(role, function, place)
     given = {name: value for name in _CONSTANTS if (value := getattr(home, name, None)) is not None}
     constants = {name.lower(): _CONSTANTS[name](value, place) for name, value in given.items()}
     workload = Workload(**{**found, "build_model": _checked(found["build_model"], place), **constants})

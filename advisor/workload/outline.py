@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,8 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         names: Every name bound at the top level: defined, assigned or imported.
         assigned: Those of them that are assigned.
         star_import: Whether ``from x import *`` may bind more names.
+        signatures: Of functions that are defined once, in one way: neither decorated nor assigned. What is a default
+            there is code.
     """
 
     names: frozenset[str]
@@ -43,6 +46,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     star_import: bool
     classes: tuple[ClassOutline, ...]
     functions: tuple[str, ...]
+    signatures: Mapping[str, inspect.Signature]
 
 
 def parse_file(path: Path) -> ast.Module:
@@ -75,11 +79,13 @@ def read_outline(path: Path) -> Outline:
     assigned: set[str] = set()
     classes: list[ClassOutline] = []
     functions: list[str] = []
+    defined: list[ast.FunctionDef] = []
     star_import = False
     for node in _top_level(parse_file(path).body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names.add(node.name)
             functions.append(node.name)
+            if isinstance(node, ast.FunctionDef) and not node.decorator_list and _arguments_differ(node):
+                defined.append(node)
         elif isinstance(node, ast.ClassDef):
             names.add(node.name)
             classes.append(_class_outline(node))
@@ -94,12 +100,41 @@ def read_outline(path: Path) -> Outline:
                 part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
             )
     return Outline(
-        names=frozenset(names | assigned),
+        names=frozenset({*names, *assigned, *functions}),
         assigned=frozenset(assigned),
         star_import=star_import,
         classes=tuple(classes),
         functions=tuple(functions),
+        signatures={
+            node.name: _signature(node)
+            for node in defined
+            if functions.count(node.name) == 1 and node.name not in names | assigned
+        },
     )
+
+
+def _arguments_differ(function: ast.FunctionDef) -> bool:
+    """Whether no two have one name, which parsing lets pass and importing does not."""
+    names = [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
+    return len(set(names)) == len(names)
+
+
+def _signature(function: ast.FunctionDef) -> inspect.Signature:
+    arguments = function.args
+    kinds = [
+        *(inspect.Parameter.POSITIONAL_ONLY for _ in arguments.posonlyargs),
+        *(inspect.Parameter.POSITIONAL_OR_KEYWORD for _ in arguments.args),
+        *(inspect.Parameter.KEYWORD_ONLY for _ in arguments.kwonlyargs),
+    ]
+    parameters = [
+        inspect.Parameter(name, kind, default=inspect.Parameter.empty if default is None else default)
+        for (name, default), kind in zip(arguments_of(function), kinds, strict=True)
+    ]
+    if arguments.vararg:
+        parameters.append(inspect.Parameter(arguments.vararg.arg, inspect.Parameter.VAR_POSITIONAL))
+    if arguments.kwarg:
+        parameters.append(inspect.Parameter(arguments.kwarg.arg, inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(sorted(parameters, key=lambda one: one.kind))
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -22,8 +22,8 @@ from advisor.text.paths import path_of
 from advisor.text.printable import quoted, shown
 from advisor.workload.code.fingerprint import digest_of
 from advisor.workload.code.reachable_code import local_code
+from advisor.workload.contract import check_contract
 from advisor.workload.hub import hub_config
-from advisor.workload.missing_functions import check_contract
 from advisor.workload.workload import FUNCTIONS, Stated, WorkloadKind, WorkloadSource, package_root
 
 __all__ = ["resolve_source", "stating"]

@@ -296,6 +296,13 @@ class TestSetUp:
         with pytest.raises(WorkloadError, match=message):
             Training(convnet(), build_optimizer=build).step(images(2))
 
+    def test_a_build_optimizer_that_expects_the_model_is_told_what_it_is_given(self) -> None:
+        with pytest.raises(WorkloadError, match=r"asks that list for \.named_parameters") as caught:
+            Training(convnet(), build_optimizer=lambda model: torch.optim.SGD(model.named_parameters())).step(images(2))
+        assert "test_training.py" in str(caught.value.traceback_text)
+        with pytest.raises(AttributeError, match="learning_rate"):  # a mistake of another kind stays as it is
+            Training(convnet(), build_optimizer=lambda p: torch.optim.SGD(p, lr=torch.nn.learning_rate)).step(images(2))
+
     def test_a_model_with_nothing_to_train_is_an_error(self) -> None:
         with pytest.raises(WorkloadError, match="all of them are frozen"):
             Training(convnet().requires_grad_(False)).complete()

@@ -10,6 +10,7 @@ import torch
 from advisor.errors import WorkloadError
 from advisor.training.optimizer.device_parameter import device_parameter
 from advisor.training.plain_module_names import plain_module_names
+from advisor.workload.traceback_text import user_traceback
 
 __all__ = ["built_optimizer", "step_without_closure", "stepped_parameters"]
 
@@ -20,13 +21,22 @@ def built_optimizer(
     """An optimizer over the parameters that train.
 
     Raises:
-        WorkloadError: There are none, or ``build`` returns something else.
+        WorkloadError: There are none, or ``build`` takes them for the model or returns something else.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise WorkloadError("at least one parameter must require a gradient, but all of them are frozen")
-    with plain_module_names(model):  # by which groups are often made
-        optimizer = build(parameters)
+    try:
+        with plain_module_names(model):  # by which groups are often made
+            optimizer = build(parameters)
+    except AttributeError as error:
+        if error.obj is not parameters:
+            raise
+        raise WorkloadError(
+            f"build_optimizer must make an optimizer of the list of parameters that it is given, but it asks that list "
+            f"for .{error.name} as if it were the model; write for example torch.optim.AdamW(params, lr=...)",
+            user_traceback(error),
+        ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(
             f"build_optimizer must return a torch.optim.Optimizer, but it returned {type(optimizer).__name__}"

@@ -1,17 +1,30 @@
-"""Check that a file has the two functions every workload needs, and suggest them if not."""
+"""Check that a workload has the functions that it needs, with the arguments they are called with."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from advisor.errors import WorkloadError
 from advisor.text.printable import shown
 from advisor.workload.outline import ClassOutline, Outline, read_outline
 from advisor.workload.workload import FUNCTIONS
 
-__all__ = ["check_contract", "missing_message"]
+__all__ = ["check_arguments", "check_contract", "missing_message"]
 
 _REQUIRED = FUNCTIONS[:2]
+_CALLED_WITH = {
+    "build_model": (),
+    "make_batch": ("batch_size",),
+    "compute_loss": ("model", "batch"),
+    "build_optimizer": ("params",),
+    "count_targets": ("batch",),
+    "linear_head": ("model", "batch"),
+}
+"""Positional arguments; those of a size follow by name where a function takes them, and have defaults."""
+
 _ABOUT_BATCHES = (
     "\n\nThe batch holds CPU tensors of your own data and is passed as model(**batch). If the model returns neither a "
     "scalar loss nor an output with .loss, also add compute_loss(model, batch) that returns the loss."
@@ -19,20 +32,68 @@ _ABOUT_BATCHES = (
 
 
 def check_contract(path: Path) -> None:
-    """Check by reading that a file defines ``build_model`` and ``make_batch``.
+    """Check by reading that a file defines ``build_model`` and ``make_batch``, and how its functions are called.
 
     Imported and assigned names count, and so does a star import, which may bind any name: loading the file shows what
     it binds.
 
     Raises:
-        WorkloadError: One of them is missing; the message shows the lines to add.
+        WorkloadError: One of them is missing (the message shows the lines to add), or a function does not take the
+            arguments that it is called with.
     """
     outline = read_outline(path)
+    for role, signature in outline.signatures.items():
+        if role in _CALLED_WITH:
+            _check_signature(role, signature, shown(path))
     if outline.star_import:
         return
     missing = [name for name in _REQUIRED if name not in outline.names]
     if missing:
         raise WorkloadError(missing_message(path, missing, outline))
+
+
+def check_arguments(role: str, function: Callable[..., Any], place: str) -> None:
+    """Check that a function of the contract takes the arguments that it is called with.
+
+    Args:
+        role: Its name in the contract.
+        function: Itself; one whose signature cannot be read is not checked.
+        place: Where it is defined, for the message.
+
+    Raises:
+        WorkloadError: It does not take them, or takes the model in another place.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may pass more than it is given
+    except (TypeError, ValueError):
+        return
+    _check_signature(role, signature, place)
+
+
+def _check_signature(role: str, signature: inspect.Signature, place: str) -> None:
+    names = _CALLED_WITH[role]
+    parameters = list(signature.parameters)
+    try:
+        signature.bind(*names)
+        is_right = "model" not in names or parameters.index("model") == names.index("model")
+    except TypeError:
+        is_right = False
+    except ValueError:
+        is_right = True  # the model has another name there
+    if is_right:
+        return
+    call = f"{role}({', '.join(names)})"
+    raise WorkloadError(
+        f"{role} must accept the call {call}, but in {place} it is defined as "
+        f"{role}({', '.join(map(_as_written, signature.parameters.values()))}). Write def {call}, and give other "
+        "arguments defaults."
+    )
+
+
+def _as_written(parameter: inspect.Parameter) -> str:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return str(parameter)
+    return parameter.name if parameter.default is inspect.Parameter.empty else f"{parameter.name}=..."
 
 
 def missing_message(path: Path, missing: list[str], outline: Outline) -> str:
