@@ -25,6 +25,15 @@ __all__ = ["taken_from_transformers"]
 _CHUNK = 256
 """Tokens for which ``SFTTrainer`` computes the loss at once."""
 
+_PLAIN = "adamw_torch"
+_LOW_BIT = {
+    "adamw_bnb_8bit": use("adam_8bit"),
+    "adamw_8bit": use("adam_8bit"),
+    "adamw_torch_8bit": use("adam_low_bit", state="8bit"),
+    "adamw_torch_4bit": use("adam_low_bit", state="4bit"),
+}
+"""Names of ``optim`` that a method stands for, as in :mod:`advisor.exports.hf_keys`."""
+
 _HELD = {
     *("accelerator", "callback_handler", "data_collator", "eval_dataset", "lr_scheduler", "model", "model_wrapped"),
     *("optimizer", "processing_class", "train_dataset"),
@@ -63,9 +72,12 @@ def taken_from_transformers(trainer: Any) -> Taken:
         )
     check_weights(model, f"the {owner}")
     dataset, collate = _data(trainer)
-    optimizer = _optimizer(trainer, model)
-    # hf.attach makes the optimizer fused where the policy says so, whatever the arguments say.
-    own = (*_own_methods(arguments), use("fused_optimizer")) if optimizer.is_fused else _own_methods(arguments)
+    optimizer, own = _optimizer(trainer, model), _own_methods(arguments)
+    # hf.attach makes the optimizer fused, or one of few bits, where the policy says so, whatever the arguments say.
+    if optimizer.is_fused:
+        own += (use("fused_optimizer"),)
+    if (low_bit := _low_bit(trainer)) is not None:
+        own += (low_bit,)
     return Taken(
         model=_unpatched(model) if _computes_in_chunks(trainer) else model,
         dataset=dataset,
@@ -116,14 +128,24 @@ def _optimizer(trainer: Any, model: torch.nn.Module) -> OptimizerSettings:
     if trainer.optimizer is not None:
         # Once a trainer has trained, accelerate's stands around it.
         return OptimizerSettings.of(getattr(trainer.optimizer, "optimizer", trainer.optimizer), model)
-    made = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
+    name = trainer.args.optim
+    if _low_bit(trainer) is not None:
+        trainer.args.optim = type(name)(_PLAIN)
     try:
+        made = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
         optimizer = trainer.create_optimizer()
     finally:
-        trainer.optimizer = None
+        trainer.optimizer, trainer.args.optim = None, name
     kind, keywords = made
     known = type(optimizer) is kind and not {"params", "model", "optimizer_dict"} & set(keywords)
     return OptimizerSettings.of(optimizer, model, keywords if known else None)
+
+
+def _low_bit(trainer: Any) -> MethodSetting | None:
+    """What stands for the optimizer that the arguments name, if that is used."""
+    if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
+        return None
+    return _LOW_BIT.get(trainer.args.optim)
 
 
 def _loss(trainer: Any) -> Callable[[Any, Any], Any] | None:

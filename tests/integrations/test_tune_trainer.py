@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 import advisor
 from advisor.errors import OptionError, WorkloadError
 from advisor.integrations import hf
-from advisor.methods.setting import use
+from advisor.methods.setting import MethodSetting, use
 from advisor.policy.file import load_policy_file
 from advisor.policy.policy import Policy
 from advisor.trainers import tune_trainer as tuning
@@ -243,6 +243,30 @@ def test_a_fused_step_of_the_trainer_is_measured_as_the_method_that_attach_makes
     assert workload.build_optimizer is not None
     optimizer = workload.build_optimizer(list(workload.build_model().parameters()))
     assert not any(group["fused"] for group in optimizer.param_groups)
+
+
+@pytest.mark.parametrize(
+    ("optim", "method"),
+    [
+        ("adamw_bnb_8bit", use("adam_8bit")),
+        ("adamw_8bit", use("adam_8bit")),
+        ("adamw_torch_8bit", use("adam_low_bit", state="8bit")),
+        ("adamw_torch_4bit", use("adam_low_bit", state="4bit")),
+    ],
+)
+def test_moments_of_few_bits_are_measured_as_the_method_that_attach_makes_of_them(
+    optim: str, method: MethodSetting, asked: Asked, tmp_path: Path
+) -> None:
+    """The trap: attach refuses these names, since the policy decides, and the policy did not have the method."""
+    trainer = trainer_of(tmp_path, optim=optim, learning_rate=0.25)
+    advisor.tune_trainer(trainer)
+    assert trainer.args.optim == optim
+    assert load_policy_file(asked.options["baseline"]).policy.methods == (method,)
+    workload = asked.workload()
+    assert workload.build_optimizer is not None
+    optimizer = workload.build_optimizer(list(workload.build_model().parameters()))
+    assert type(optimizer) is torch.optim.AdamW
+    assert {group["lr"] for group in optimizer.param_groups} == {0.25}
 
 
 def test_what_the_trainer_does_is_measured_on_the_devices_that_are_asked_for(asked: Asked, tmp_path: Path) -> None:
