@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import tempfile
@@ -81,9 +82,9 @@ def _by_lightning(text: str, micro_batch: int) -> torch.nn.Module:
 
 def _by_deepspeed(text: str, micro_batch: int) -> torch.nn.Module:
     import deepspeed
-    import deepspeed.comm.torch
 
-    deepspeed.comm.torch.build_shm_op = lambda: None  # It would compile an operator for processes on one host.
+    # It would compile an operator for processes on one host. The attribute deepspeed.comm.torch is torch itself.
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     deepspeed.init_distributed("gloo")
     built = tiny()
     engine, *_ = deepspeed.initialize(model=built, config=json.loads(text), optimizer=adamw(built.parameters()))
