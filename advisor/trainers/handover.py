@@ -72,18 +72,24 @@ class Handover:
 
 
 class HandedOver:
-    """The functions of a workload, from what :func:`write_handover` wrote; each process reads it when asked.
+    """The functions of a workload, from what :func:`write_handover` wrote.
+
+    All but the model is read at once: processes are forked from one that has imported the model file, and what reading
+    imports takes seconds.
 
     Args:
         file: The model file.
         structure: A digest of what is in the files beside it. Nothing reads it; it tells model files apart, whose text
             identifies a study.
+
+    Raises:
+        WorkloadError: The files beside it are missing, or what they hold cannot be found again.
     """
 
     def __init__(self, file: str, *, structure: str = "") -> None:
         self._path = Path(file)
         self.structure = structure
-        self._parts: dict[str, Any] | None = None
+        self._parts: dict[str, Any] = _read(self._path, _PARTS)
 
     def build_model(self) -> torch.nn.Module:
         """The model, with the weights that it had, on the CPU."""
@@ -94,7 +100,7 @@ class HandedOver:
         """The longest sample, and others drawn from the longest ones, each as often as the batch needs."""
         import torch
 
-        parts = self._known()
+        parts = self._parts
         longest, *others = parts["samples"]
         order = torch.randperm(len(others)).tolist() if others else []
         chosen = [longest] + [others[order[i % len(order)]] if order else longest for i in range(batch_size - 1)]
@@ -103,18 +109,13 @@ class HandedOver:
 
     def build_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """An optimizer of the same class and settings."""
-        optimizer: torch.optim.Optimizer = self._known()["build_optimizer"](parameters)
+        optimizer: torch.optim.Optimizer = self._parts["build_optimizer"](parameters)
         return optimizer
 
     def compute_loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
         """The program's own loss."""
-        loss: torch.Tensor = self._known()["compute_loss"](model, batch)
+        loss: torch.Tensor = self._parts["compute_loss"](model, batch)
         return loss
-
-    def _known(self) -> dict[str, Any]:
-        if self._parts is None:
-            self._parts = _read(self._path, _PARTS)
-        return self._parts
 
 
 def write_handover(folder: Path, given: Handover, *, call: str, constants: Mapping[str, Any]) -> Path:
