@@ -212,6 +212,57 @@ def make_batch(batch_size):
     return DATA[:batch_size], torch.arange(batch_size) % 8
 """
 
+_LOADING = """
+import time
+
+DATA = []
+
+
+def load():
+    log("load")
+    time.sleep(0.5)
+    return torch.randn(100_000, 16, generator=torch.Generator().manual_seed(0))
+
+
+def make_batch(batch_size):
+    if not DATA:
+        DATA.append(load())
+    return DATA[0][:batch_size], torch.arange(batch_size) % 8
+"""
+_LOADED_BY = {
+    "what it keeps": ("", 2),  # once to find out
+    "every batch": ("def make_batch(batch_size):\n    return load()[:batch_size], torch.arange(batch_size) % 8", None),
+    "a stream": (
+        "plain = make_batch\ndef make_batch(batch_size):\n    STEPPED_ON.append(1)\n    "
+        "return plain(batch_size)[0] + len(STEPPED_ON), plain(batch_size)[1]\nSTEPPED_ON = []",
+        4,
+    ),
+    "a thread": (
+        "plain = make_batch\nimport threading\ndef make_batch(batch_size):\n    "
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n    return plain(batch_size)",
+        4,
+    ),
+    "a child": (
+        "plain = make_batch\nimport subprocess\ndef make_batch(batch_size):\n    "
+        "subprocess.Popen(['sleep', '600'])\n    return plain(batch_size)",
+        4,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("added", "loads"), _LOADED_BY.values(), ids=_LOADED_BY)
+def test_data_that_the_first_batch_loads_are_loaded_once_for_all_trials(
+    runner: Runner, tmp_path: Path, added: str, loads: int | None
+) -> None:
+    """But not where trials would make other batches afterwards, or could no longer be forked."""
+    workload = Logged(tmp_path / "workload", f"{_LOADING}\n\n{added}")
+    trials = [workload.spec(repeat=repeat, measure_seconds=0.1) for repeat in range(3)]
+    assert [runner.run(trial).outcome for trial in trials] == [Outcome.OK] * 3
+    assert len(workload.processes("import")) == 1, "all are forked from one process"
+    if loads is not None:
+        assert len(workload.processes("load")) == loads
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -220,9 +271,10 @@ def make_batch(batch_size):
         "",
         _WITH_A_TABLE,
         _WITH_DATA,
+        _LOADING,
         "def build_model():\n    return torch.nn.Linear(16, 8).bfloat16().float()",
     ],
-    ids=["plain", "a table beside the model", "a data set", "two steps to build"],
+    ids=["plain", "a table beside the model", "a data set", "data loaded late", "two steps to build"],
 )
 @pytest.mark.parametrize("kind", [TimeTrial, SizeTrial])
 def test_a_model_that_was_built_before_trains_and_needs_what_one_built_in_the_trial_does(

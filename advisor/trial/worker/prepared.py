@@ -27,6 +27,7 @@ from advisor.measure.batches.batches import seed_everything
 from advisor.measure.memory.storages import HostData
 from advisor.replaced import replaced
 from advisor.trial.spec import ConfirmTrial, CountTrial, LookTrial, PredictTrial, Trial
+from advisor.trial.worker.forked_trial import end_children
 from advisor.workload._loading import load_workload
 from advisor.workload._user_functions import Workload
 from advisor.workload.reads import recording_reads
@@ -47,6 +48,12 @@ _POLL_SECONDS = 0.005
 
 _SAMPLES = 2
 """Of the batch that a test fork makes."""
+
+_WORTH_KEEPING_SECONDS = 0.3
+"""By so much longer than the next one, the first batch has loaded something that is worth keeping."""
+
+_LOADING_SECONDS = 60.0
+"""What takes longer to load is loaded by each trial: here it would be waited for twice."""
 
 
 @dataclass(kw_only=True)
@@ -129,6 +136,8 @@ def prepare(spec: Trial[Any]) -> Prepared | None:
     try:
         with recording_reads(), _noting_threads(asked, threads):
             prepared.workload = load_workload(spec.workload)
+            if psutil.Process().num_threads() == threads_before:
+                _load_data(prepared.workload, spec)
     except (Exception, SystemExit) as error:
         prepared.load_error = error
     if not _is_single():  # building would be for nothing
@@ -212,10 +221,60 @@ def _make_batch(workload: Workload, spec: Trial[Any]) -> None:
         workload.make_batch(_SAMPLES, **accepted(workload.make_batch, spec.model_size))
 
 
+def _load_data(workload: Workload, spec: Trial[Any]) -> None:
+    """Have ``make_batch`` load what it keeps for later batches, if it does: each trial would load it anew.
+
+    A forked process tells. Nothing is loaded here if equal seeds do not give equal batches, which trials would then
+    make differently, or if loading leaves threads or processes behind.
+    """
+    if not _is_single():
+        return
+    make = functools.partial(workload.make_batch, _SAMPLES, **accepted(workload.make_batch, spec.model_size))
+
+    def made() -> tuple[Any, float]:
+        seed_everything(spec.seed)
+        begin = time.perf_counter()
+        return make(), time.perf_counter() - begin
+
+    def keeps() -> bool:
+        threads = psutil.Process().num_threads()
+        (first, seconds), (again, later) = made(), made()
+        keeps_something = seconds - later > _WORTH_KEEPING_SECONDS and _are_equal(first, again)
+        return keeps_something and _is_single() and psutil.Process().num_threads() == threads
+
+    is_worth_it = _in_fork(keeps, _LOADING_SECONDS)
+    end_children()  # of a loader, say
+    if is_worth_it:
+        with contextlib.suppress(Exception, SystemExit):  # a trial tells
+            made()
+
+
+def _are_equal(batch: Any, other: Any) -> bool:
+    leaves, others = (torch.utils._pytree.tree_leaves(one) for one in (batch, other))
+    return len(leaves) == len(others) and all(
+        torch.equal(one, two) if isinstance(one, torch.Tensor) else bool(one == two)
+        for one, two in zip(leaves, others, strict=True)
+    )
+
+
 def _may_fork(threads: int, also: Callable[[], None] | None) -> bool:
     """Whether a forked process works like a new one, which does something that the workload needs as well."""
-    if not _is_single():
-        return False
+
+    def works() -> bool:
+        torch.set_num_threads(threads)
+        some = torch.ones(_SHARED_ELEMENTS)
+        (some + some).sum()
+        matrix = some.view(512, -1)
+        matrix @ matrix.t()
+        if also is not None:
+            also()
+        return True
+
+    return _is_single() and _in_fork(works, _ATTEMPT_SECONDS)
+
+
+def _in_fork(find: Callable[[], bool], seconds: float) -> bool:
+    """Whether something is so in a forked process; not if that raises, or takes or waits for too long."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:
@@ -224,23 +283,16 @@ def _may_fork(threads: int, also: Callable[[], None] | None) -> bool:
         return False
     if process == 0:
         try:
-            torch.set_num_threads(threads)
-            some = torch.ones(_SHARED_ELEMENTS)
-            (some + some).sum()
-            matrix = some.view(512, -1)
-            matrix @ matrix.t()
-            if also is not None:
-                also()
+            os._exit(0 if find() else 1)
         except BaseException:
             os._exit(1)
-        os._exit(0)
-    return _ended_well(process)
+    return _ended_well(process, seconds)
 
 
-def _ended_well(process: int) -> bool:
+def _ended_well(process: int, seconds: float) -> bool:
     child = psutil.Process(process)
     computed, still_until = -1.0, 0.0
-    deadline = time.monotonic() + _ATTEMPT_SECONDS
+    deadline = time.monotonic() + seconds
     while (now := time.monotonic()) < deadline:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
