@@ -137,13 +137,14 @@ def format_rate(per_second: float, rounding: Rounding = Rounding.NEAREST) -> str
 
 
 def format_seconds(seconds: float, rounding: Rounding = Rounding.NEAREST) -> str:
-    """A measured time: three significant digits in s, ms or µs.
+    """A time: three significant digits in s, ms, µs or ns; a sample's share of a step may be that short.
 
     Example:
-        >>> format_seconds(1.5), format_seconds(0.0123), format_seconds(125.0)
-        ('1.50 s', '12.3 ms', '125 s')
+        >>> format_seconds(1.5), format_seconds(0.0123), format_seconds(125.0), format_seconds(1.2e-9)
+        ('1.50 s', '12.3 ms', '125 s', '1.20 ns')
     """
-    factor, unit = (1, "s") if seconds >= 0.9995 else (1e3, "ms") if seconds >= 0.9995e-3 else (1e6, "µs")
+    units = ((1, "s"), (1e3, "ms"), (1e6, "µs"))
+    factor, unit = next((each for each in units if seconds * each[0] >= 0.9995), (1e9, "ns") if seconds else units[-1])
     return f"{_three_digits(seconds * factor, rounding)} {unit}"
 
 

@@ -99,7 +99,12 @@ def test_figures_have_three_digits_and_the_unit_changes_in_time() -> None:
         "100",
         "1,000",
     ]
-    assert [format_seconds(time) for time in (0.99999, 0.0000123)] == ["1.00 s", "12.3 µs"]
+    assert [format_seconds(time) for time in (0.99999, 1.23e-5, 1.23e-9, 0)] == [
+        "1.00 s",
+        "12.3 µs",
+        "1.23 ns",
+        "0.00 µs",
+    ]
     assert [format_duration(time) for time in (-1, 59.6, 3599.7)] == ["0s", "1m00s", "1h00m"]
     assert [format_percent(share) for share in (-0.053, 1.5, 1e-7, 0.0999)] == ["-5.3%", "150%", "<0.001%", "10%"]
 
