@@ -44,7 +44,7 @@ def check_contract(path: Path) -> None:
     outline = read_outline(path)
     for role, signature in outline.signatures.items():
         if role in _CALLED_WITH:
-            _check_signature(role, signature, shown(path))
+            _check_signature(role, signature, shown(path), role)
     if outline.star_import:
         return
     missing = [name for name in _REQUIRED if name not in outline.names]
@@ -67,26 +67,25 @@ def check_arguments(role: str, function: Callable[..., Any], place: str) -> None
         signature = inspect.signature(function, follow_wrapped=False)  # a decorator may pass more than it is given
     except (TypeError, ValueError):
         return
-    _check_signature(role, signature, place)
+    _check_signature(role, signature, place, getattr(function, "__name__", role))
 
 
-def _check_signature(role: str, signature: inspect.Signature, place: str) -> None:
+def _check_signature(role: str, signature: inspect.Signature, place: str, name: str) -> None:
     names = _CALLED_WITH[role]
-    parameters = list(signature.parameters)
     try:
         signature.bind(*names)
-        is_right = "model" not in names or parameters.index("model") == names.index("model")
     except TypeError:
         is_right = False
-    except ValueError:
-        is_right = True  # the model has another name there
+    else:
+        first = list(signature.parameters)[: len(names)]
+        is_right = "model" not in names or "model" not in first or first.index("model") == names.index("model")
     if is_right:
         return
-    call = f"{role}({', '.join(names)})"
+    arguments = ", ".join(names)
+    written = ", ".join(_as_written(parameter) for parameter in signature.parameters.values())
     raise WorkloadError(
-        f"{role} must accept the call {call}, but in {place} it is defined as "
-        f"{role}({', '.join(map(_as_written, signature.parameters.values()))}). Write def {call}, and give other "
-        "arguments defaults."
+        f"{role} must accept the call {role}({arguments}), but in {place} it is defined as "
+        f"{name}({written}). Write def {name}({arguments}), and give other arguments defaults."
     )
 
 

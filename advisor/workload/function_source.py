@@ -12,6 +12,7 @@ from typing import Any
 from advisor.errors import WorkloadError
 from advisor.workload.code.fingerprint import digest_of
 from advisor.workload.code.reachable_code import local_code
+from advisor.workload.contract import check_arguments
 from advisor.workload.workload import WorkloadKind, WorkloadSource
 
 __all__ = ["added_paths", "source_from_functions"]
@@ -27,7 +28,7 @@ def source_from_functions(**given: Any) -> WorkloadSource:
 
     Raises:
         WorkloadError: ``build_model`` or ``make_batch`` is missing, or one of the functions cannot be found again by
-            its name.
+            its name or does not take the arguments that it is called with.
     """
     missing = next((role for role in ("build_model", "make_batch") if given.get(role) is None), None)
     if missing is not None:
@@ -37,6 +38,8 @@ def source_from_functions(**given: Any) -> WorkloadSource:
         )
     found = {role: _locate(role, function) for role, function in given.items() if function is not None}
     functions = {role: name for role, (name, _, _) in found.items()}
+    for role, name in functions.items():
+        check_arguments(role, given[role], name)
     roots = {file: root for _, file, root in found.values() if file is not None}
     names = {role: name.rpartition(":")[2] for role, name in functions.items()}
     # Functions of one file with the names of the contract are the same workload as that file.
