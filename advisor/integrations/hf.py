@@ -47,6 +47,8 @@ _FUSED = "adamw_torch_fused"
 """The default of transformers; whether AdamW is fused is decided by the policy."""
 _PLAIN = "adamw_torch"
 _OPTIMIZERS = (_PLAIN, _FUSED, "sgd", "adagrad", "rmsprop")
+_BY_METHODS = ("adamw_bnb_8bit", "adamw_8bit", "adamw_torch_8bit", "adamw_torch_4bit")
+_TO_KEEP_IT = "To train with that optimizer, pass build_optimizer to attach as well."
 
 
 def attach(
@@ -168,7 +170,8 @@ def _own_settings(trainer: Any) -> Iterable[OwnSetting]:
         value = getattr(trainer.args, name, plain)
         settings.append(OwnSetting(name, value or plain, plain))
     optimizer = str(getattr(trainer.args.optim, "value", trainer.args.optim))
-    settings.append(OwnSetting("optim", _PLAIN if optimizer in _OPTIMIZERS else optimizer, _PLAIN))
+    to_keep = "" if optimizer in _BY_METHODS else _TO_KEEP_IT
+    settings.append(OwnSetting("optim", _PLAIN if optimizer in _OPTIMIZERS else optimizer, _PLAIN, to_keep))
     on = [setting for setting in settings if setting.value != setting.plain]
     return on or own_settings(trainer.accelerator)
 

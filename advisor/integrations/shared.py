@@ -26,11 +26,13 @@ class OwnSetting:
         name: As the user writes it, such as ``"bf16"``.
         value: What it is set to.
         plain: What leaves it to the policy.
+        to_keep: A sentence on how to keep what it does, if no method does it.
     """
 
     name: str
     value: Any
     plain: Any
+    to_keep: str = ""
 
 
 def policy_for(
@@ -119,5 +121,5 @@ def require_plain(trainer: Trainer, found: Iterable[OwnSetting], where: str) -> 
     raise PolicyError(
         f"A policy decides formats, recomputation, compilation, distribution and the kind of optimizer alone, but "
         f"{trainer.name} has {values}, which would come on top of what was measured; set {fixes} in {where}. What "
-        "the policy uses of it is applied by momadvise."
+        f"the policy uses of it is applied by momadvise.{''.join(f' {one.to_keep}' for one in on if one.to_keep)}"
     )
