@@ -62,7 +62,7 @@ def test_functions_are_named_by_module_and_come_back_as_themselves() -> None:
 
 
 def test_a_record_of_functions_survives_json() -> None:
-    source = source_from_functions(build_model=build_model, make_batch=make_batch, compute_loss=make_batch)
+    source = source_from_functions(build_model=build_model, make_batch=make_batch, count_targets=make_batch)
     assert msgspec.json.decode(msgspec.json.encode(source), type=WorkloadSource) == source
 
 
