@@ -26,6 +26,7 @@ from torch.nn.parameter import is_lazy
 from advisor.measure.batches.batches import seed_everything
 from advisor.measure.memory.storages import HostData
 from advisor.replaced import replaced
+from advisor.trial.guardian import end_with_parent
 from advisor.trial.spec import ConfirmTrial, CountTrial, LookTrial, PredictTrial, Trial
 from advisor.trial.worker.forked_trial import end_children
 from advisor.workload._loading import load_workload
@@ -277,12 +278,14 @@ def _in_fork(find: Callable[[], bool], seconds: float) -> bool:
     """Whether something is so in a forked process; not if that raises, or takes or waits for too long."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    worker = os.getpid()
     try:
         process = os.fork()
     except OSError:
         return False
     if process == 0:
         try:
+            end_with_parent(worker)
             os._exit(0 if find() else 1)
         except BaseException:
             os._exit(1)
