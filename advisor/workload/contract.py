@@ -32,7 +32,7 @@ _ABOUT_BATCHES = (
 
 
 def check_contract(path: Path) -> None:
-    """Check by reading that a file defines ``build_model`` and ``make_batch``, and how its functions are called.
+    """Check by reading that a file defines ``build_model`` and ``make_batch``, and what its functions take.
 
     Imported and assigned names count, and so does a star import, which may bind any name: loading the file shows what
     it binds.
@@ -42,11 +42,11 @@ def check_contract(path: Path) -> None:
             arguments that it is called with.
     """
     outline = read_outline(path)
+    if outline.star_import:
+        return
     for role, signature in outline.signatures.items():
         if role in _CALLED_WITH:
             _check_signature(role, signature, shown(path), role)
-    if outline.star_import:
-        return
     missing = [name for name in _REQUIRED if name not in outline.names]
     if missing:
         raise WorkloadError(missing_message(path, missing, outline))

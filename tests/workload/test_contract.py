@@ -54,6 +54,7 @@ def test_the_message_shows_the_call_and_the_definition(tmp_path: Path, wrong: st
         "def build_model(config): ...\nbuild_model = configured(build_model)",
         "if True:\n    def build_model(config): ...\nelse:\n    def build_model(): ...",
         "def compute_loss(model, model): ...",  # importing it says what is wrong
+        "from other import *\nif False:\n    def build_model(config): ...",
         "def helper(): ...\ndef loss(batch, model): ...",
     ],
 )
