@@ -142,6 +142,36 @@ def test_a_pair_that_crashes_is_left_alone_after_a_few_failures_and_named() -> N
     assert one.failing_pairs == {(first.label, second.label): len(crashes)}
 
 
+@pytest.mark.parametrize("compared", [False, True])
+def test_a_pair_that_ran_with_other_losses_is_not_said_to_fail_together(compared: bool) -> None:
+    """The trap: a shaky forecast of the losses refuses them, and the note blames a pair that was measured."""
+    first, second = use("precision", dtype="bf16"), use("small_adam")
+    recipes = (recipe("first", first), recipe("second", second))
+    one = proposer(space("precision", "checkpoint", "small_adam", "swap", fractions=(1.0,), recipes=recipes))
+    both = 0
+    for _ in range(20):
+        proposal = asked(one)
+        rate = 100.0 * 1.5 ** ((first in proposal.settings) + (second in proposal.settings))
+        if rate > 200:
+            both += 1
+            one.tell(proposal, rate, {"loss_drift": 0.05} if compared else {"fidelity": 1.0})
+        else:
+            one.tell(proposal, rate)
+    assert both >= 2
+    assert one.failing_pairs == {}
+
+
+def test_a_pair_that_ran_once_and_was_ruled_out_for_its_losses_is_not_said_to_fail_together() -> None:
+    first, second = use("precision", dtype="bf16"), use("small_adam")
+    one = proposer(space("precision", "small_adam", "swap", fractions=(1.0,)))
+    for _ in range(one.untried):
+        proposal = asked(one)
+        one.tell(proposal, 100.0)
+        if {first.label, second.label} <= {setting.label for setting in proposal.settings}:
+            one.rule_out(proposal.combination, "fidelity", {}, by_chance=False)
+    assert one.failing_pairs == {}
+
+
 def test_points_under_way_are_spread_out() -> None:
     """The trap: four workers that ask at once are all sent to the neighbours of one promising point."""
     instance = Instance(3)

@@ -49,6 +49,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         logs: Log of every objective, less being better; ``None`` if nothing was measured.
         noise: Standard deviation of the logs between repetitions.
         failed: Whether it failed for a reason other than lack of memory.
+        unfaithful: Whether it failed only because its losses are not those of plain training.
         memory: Log of its peak over the limit, if known: above zero it did not fit.
         under_way: Whether its outcome is pending.
         tried: Whether the measurement is a trial of the point: others inform the model, but cannot be the answer.
@@ -63,6 +64,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     logs: tuple[float, ...] | None = None
     noise: float = 0.02
     failed: bool = False
+    unfaithful: bool = False
     memory: float | None = None
     under_way: bool = False
     tried: bool = True

@@ -84,6 +84,9 @@ MEMORY = "memory"
 _NO_FAILURES = frozenset({MEMORY, "speed", "floor"})
 """Constraints that a working combination violates by being too large or too slow."""
 
+_OF_LOSSES = frozenset({"fidelity", "loss_drift"})
+"""Constraints that a combination violates by running to its end with other losses than plain training."""
+
 _LEAST_MEMORY = -0.9
 """Peaks below a tenth of the limit count as a tenth."""
 
@@ -129,7 +132,9 @@ def _ruled_out(one: Observation, by: Observation) -> Observation:
     """An earlier observation: if it is of the same combination, it neither is the answer nor clears what fails."""
     if one.choice.combination != by.choice.combination:
         return one
-    return msgspec.structs.replace(one, tried=False, failed=one.failed or by.failed)
+    failed = one.failed or by.failed
+    unfaithful = failed and all(some.unfaithful for some in (one, by) if some.failed)
+    return msgspec.structs.replace(one, tried=False, failed=failed, unfaithful=unfaithful)
 
 
 def _said(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[bool]) -> Observation | None:
@@ -151,12 +156,14 @@ def _observation(trial: FrozenTrial, parameters: Parameters, maximize: Sequence[
     if beside is not None and logs:
         logs = (-math.log(beside["ratio"]) if maximize[0] else math.log(beside["ratio"]),)
     violated = {name for name, amount in trial.constraints.items() if amount > 0}
+    failures = violated - _NO_FAILURES
     memory = trial.constraints.get(MEMORY)
     return Observation(
         choice=parameters.choice_of(trial.params),
         logs=logs if told else None,
         noise=_above_zero(trial, NOISE) or _DEFAULT_NOISE,
-        failed=bool(violated - _NO_FAILURES) and not trial.user_attrs.get(TRY_AGAIN),
+        failed=bool(failures) and not trial.user_attrs.get(TRY_AGAIN),
+        unfaithful=bool(failures) and failures <= _OF_LOSSES and not trial.user_attrs.get(TRY_AGAIN),
         tried=not trial.user_attrs.get(LEARNED),
         batch=_count(trial, MICRO_BATCH),
         largest_batch=_count(trial, LARGEST_BATCH),

@@ -30,6 +30,7 @@ from optuna.trial import FrozenTrial
 
 from advisor.search.propose.expectation import Expectation, Expectations, Observation
 from advisor.search.propose.exploring import explorers, worth_of_learning
+from advisor.search.propose.failures import Failures
 from advisor.search.propose.history import observations_of
 from advisor.search.propose.pool import Pool
 from advisor.search.propose.standing import JointStanding, Standing
@@ -122,6 +123,12 @@ class ModelSampler(BaseSampler):
             # Stopping, repeating and proposing all ask after the same observations.
             self._last = seen, weighing, Expectations(self._factors, seen, weighing)
         return self._last[2]
+
+    def failing_pairs(self, observations: Sequence[Observation]) -> dict[tuple[str, str], int]:
+        """Pairs of settings that failed together and never ran, with whatever losses -> number of combinations."""
+        broken = self._factors.levels(one.choice for one in observations if one.failed and not one.unfaithful)
+        ran = self._factors.levels(one.choice for one in observations if one.ran or one.unfaithful)
+        return Failures(self._factors, broken, ran).pairs
 
     def standings(self, study: Study, others: Iterable[Choice] = ()) -> dict[str, Standing]:
         """Label -> the model's estimate of each tried combination that may win, and of others.

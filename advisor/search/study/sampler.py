@@ -114,9 +114,9 @@ class Proposer:
 
     @property
     def failing_pairs(self) -> dict[tuple[str, str], int]:
-        """Pairs of settings that failed together and never succeeded -> number of combinations."""
+        """Pairs of settings that failed together and never ran, with whatever losses -> number of combinations."""
         with self._quietly():
-            return self._model.expectations(self._model.observations(self._study)).failures.pairs
+            return self._model.failing_pairs(self._model.observations(self._study))
 
     def ask(self) -> Proposal | None:
         """The next proposal, or ``None`` when every combination at every fraction was tried.
