@@ -33,11 +33,13 @@ from advisor.text.units import format_percent
 
 __all__ = [
     "Finding",
+    "amplifies_rounding",
     "comparison_evidence",
     "drift_by_chance",
     "ends_clearly_worse",
     "gradient_tolerance",
     "observed_class",
+    "refuted_drift",
     "why_worse",
 ]
 
@@ -142,8 +144,26 @@ def why_worse(declared: Fidelity, found: FidelityMeasurement) -> Finding | None:
 
 def drift_by_chance(candidates: Iterable[Candidate]) -> float:
     """How far two runs of plain training drift apart, if a comparison measured that; else 0."""
-    noises = (one.guard.noise for one in candidates if one.guard is not None)
-    return max((noise.loss_drift for noise in noises if noise is not None), default=0.0)
+    guards = [one.guard for one in candidates if one.guard is not None]
+    noises = [noise for guard in guards for noise in (guard.noise, guard.noise_of_few) if noise is not None]
+    return max((noise.loss_drift for noise in noises), default=0.0)
+
+
+def refuted_drift(candidates: Iterable[Candidate], fidelity: Fidelity) -> float:
+    """How far first losses were off where a longer comparison found nothing wrong, in this class or a stricter one.
+
+    Normalization over the two samples of first losses amplifies what a number format rounds. So nothing follows from
+    such a drift of another candidate.
+    """
+    drifts = (
+        one.loss_drift
+        for one in candidates
+        if one.guard is not None
+        and one.loss_drift is not None
+        and one.fidelity.rank <= fidelity.rank
+        and observed_class(one.fidelity, one.guard) is one.fidelity
+    )
+    return max(drifts, default=0.0)
 
 
 def comparison_evidence(candidate: Candidate) -> ComparisonEvidence | None:
@@ -196,7 +216,7 @@ def _length_by_chance(noise: GradientError) -> float:
     return max(CHANCES * abs(noise.norm_ratio - 1), noise.error**2 / 2)
 
 
-def _amplifies_rounding(noise: NoiseFloor) -> bool:
+def amplifies_rounding(noise: NoiseFloor) -> bool:
     """Whether one rounding error of float32 moves the loss by more than is tolerated of bit-equal gradients.
 
     That happens with a large learning rate or with BatchNorm over few samples. A format that rounds more coarsely then
@@ -216,7 +236,7 @@ def _beyond(fidelity: Fidelity, found: FidelityMeasurement) -> Finding | None:
     noise = None if exact else found.noise
     drifts = found.noise if exact and is_correct else noise
     drift = max(drift_tolerance(fidelity), 0.0 if drifts is None else CHANCES * drifts.loss_drift)
-    if is_correct and noise is not None and _amplifies_rounding(noise) and -found.excess <= _least_gap(found):
+    if is_correct and noise is not None and amplifies_rounding(noise) and -found.excess <= _least_gap(found):
         excused = min(_CHANCES_OF_ROUNDING * noise.loss_drift, _MOST_BY_ROUNDING)
         drift = math.inf if fidelity is Fidelity.PRECISION else max(drift, excused)
     if fidelity is not Fidelity.MODEL and found.loss_drift > drift:

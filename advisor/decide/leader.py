@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from advisor.decide.candidate import Candidate, Role
 from advisor.decide.drift import tolerance_beside_chance, within_tolerance
 from advisor.decide.eligible import is_faithful, pace
-from advisor.decide.guard import drift_by_chance
+from advisor.decide.guard import drift_by_chance, refuted_drift
 from advisor.goal import Goal
 from advisor.methods.catalogue import get_method
 from advisor.trial.outcome import Outcome
@@ -38,7 +38,7 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
     was_timed = [one for one in candidates if one.outcome is not Outcome.COMPARED]
     timed = {one.policy.combination_key for one in was_timed if not _is_yardstick(one)}
     known = {one.policy.key for one in was_timed}
-    chance, off = drift_by_chance(candidates), _off(candidates)
+    off = _off(candidates)
     best = pace(candidates, goal, gpu_count=1)
     hope = -_HOPE if surely else _HOPE
     waiting = [
@@ -47,7 +47,7 @@ def next_leader(candidates: Sequence[Candidate], goal: Goal, *, surely: bool = F
         if one.outcome is Outcome.COMPARED
         and one.policy.combination_key not in timed
         and one.policy.key not in known
-        and _may_be_faithful(one, goal, chance)
+        and _may_be_faithful(one, goal, candidates)
         and (best is None or _hoped(one, off, hope) > best)
     ]
     return max(waiting, key=_expected, default=None)
@@ -59,15 +59,16 @@ def needs_comparison(candidate: Candidate, candidates: Iterable[Candidate]) -> b
     return candidate.guard is None and not within_tolerance(candidate.loss_drift, candidate.fidelity, chance)
 
 
-def _may_be_faithful(candidate: Candidate, goal: Goal, chance: float) -> bool:
+def _may_be_faithful(candidate: Candidate, goal: Goal, candidates: Sequence[Candidate]) -> bool:
     """Whether nothing known of its training rules it out; a moderate drift of first losses is only a first look."""
     if candidate.guard is not None:
         return is_faithful(candidate, goal)
-    drift = candidate.loss_drift
+    drift, chance = candidate.loss_drift, drift_by_chance(candidates)
     if within_tolerance(drift, candidate.fidelity, chance):
         return True
     assert drift is not None, "an unmeasured drift is within every tolerance"
-    return drift <= _DOUBTFUL * tolerance_beside_chance(candidate.fidelity, chance) and not candidate.not_compared
+    doubtful = _DOUBTFUL * tolerance_beside_chance(candidate.fidelity, chance)
+    return drift <= max(doubtful, refuted_drift(candidates, candidate.fidelity)) and not candidate.not_compared
 
 
 def _is_yardstick(candidate: Candidate) -> bool:

@@ -12,7 +12,7 @@ from advisor.search.space.space import Combination
 from advisor.text.units import Rounding, format_bytes, format_count
 from advisor.trial.outcome import Outcome
 
-__all__ = ["nothing_to_choose"]
+__all__ = ["nothing_to_choose", "nothing_to_compare_with"]
 
 _DID_NOT_FIT = (Outcome.OUT_OF_MEMORY, Outcome.SCREENED)
 
@@ -39,6 +39,15 @@ def nothing_to_choose(
         )
     return NothingMeasuredError(
         "At least one policy must be measured, but the search ended before the first was. Allow more time."
+    )
+
+
+def nothing_to_compare_with(plain: Candidate) -> NothingMeasuredError:
+    """The error that says that plain training diverges, and what users can do about it."""
+    return NothingMeasuredError(
+        "Plain training's losses must stay finite in its first steps, or nothing can be compared with it, but "
+        f"{plain.reason}. Make the learning rate smaller (where a schedule begins with a smaller one, build_optimizer "
+        "must, too), or look for what makes the loss infinite: the logarithm of zero, a division by it, an input."
     )
 
 

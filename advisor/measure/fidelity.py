@@ -131,6 +131,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         gradient_reason: Why the gradients were not compared.
         state: Module state that a step changes differently.
         noise: The reference run's own noise; ``None`` if it was not needed.
+        noise_of_few: The same in the fewer samples that were compared first, if they did not tell.
         reference: The policy of the reference run.
         micro_batch: Samples per step of each device, in both.
         model_size: The size of the model, if the workload defines sizes.
@@ -146,6 +147,7 @@ class FidelityMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     gradient_reason: str = ""
     state: tuple[StateError, ...] = ()
     noise: NoiseFloor | None = None
+    noise_of_few: NoiseFloor | None = None
     reference: str
     micro_batch: int
     model_size: dict[str, int | float] = {}

@@ -17,6 +17,7 @@ from advisor.decide.eligible import (
     worth_checking,
 )
 from advisor.decide.leader import needs_comparison, next_leader
+from advisor.decide.no_winner import nothing_to_compare_with
 from advisor.decide.score import directions, objectives
 from advisor.methods.catalogue import get_method
 from advisor.methods.compose import starts_slowly
@@ -103,6 +104,8 @@ class SearchLoop:
                 self._budget.durations.trial_seconds.append(self._budget.elapsed_seconds - begin)
         baseline = self._ledger.baseline
         if baseline is not None:
+            if baseline.outcome is Outcome.DIVERGED and not baseline.policy.methods:
+                raise nothing_to_compare_with(baseline)
             self._evaluator.explain_baseline(baseline)
         if self._comparing is None:
             return self._proposed()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from advisor.decide.candidate import Candidate
 from advisor.decide.drift import tolerance_beside_chance
 from advisor.decide.eligible import is_faithful, is_measured
-from advisor.decide.guard import drift_by_chance
+from advisor.decide.guard import drift_by_chance, refuted_drift
 from advisor.decide.noise import noise_of
 from advisor.decide.score import objectives
 from advisor.goal import GoalKind
@@ -122,7 +122,9 @@ class Teaching:
         return {"memory_fixed": fixed, "memory_per_sample": per_sample}
 
     def _tolerated(self, candidate: Candidate) -> float:
-        return tolerance_beside_chance(candidate.fidelity, drift_by_chance(self._ledger.candidates))
+        known = self._ledger.candidates
+        tolerated = tolerance_beside_chance(candidate.fidelity, drift_by_chance(known))
+        return max(tolerated, refuted_drift(known, candidate.fidelity))
 
     def learn(self, others: Iterable[Candidate], largest_batch: int) -> None:
         """Report measurements beyond the proposer's own trials: other batches, leaders timed at length."""

@@ -31,6 +31,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import ConfirmResult, Result, VerifyResult
 from advisor.trial.spec import PlainLoopTrial, VerifyTrial
+from advisor.workload.batch_layout import ANY_SIZE
 from advisor.workload.facts import Facts
 from advisor.workload.workload import Stated, WorkloadSource
 
@@ -144,14 +145,15 @@ class _Verifier:
             result = self.runner.run(msgspec.structs.replace(spec, write_gradient_to=gradient))
             if result.steps is not None:
                 return compared, result.steps, spec.key
-            if result.outcome is not Outcome.OUT_OF_MEMORY or compared.micro_batch == 1:
+            fewer = (self.runs.layout or ANY_SIZE).fitted(compared.micro_batch // 2)
+            if result.outcome is not Outcome.OUT_OF_MEMORY or not fewer:
                 raise self._why_not(result, f"a plain loop at {format_count(own.micro_batch, 'sample')}")
             if compared is self.policy:
                 self.notes.append(
                     f"a plain loop does not fit at the policy's {format_count(own.micro_batch, 'sample')} per step "
                     f"({result.reason}); fewer were compared"
                 )
-            compared = msgspec.structs.replace(compared, micro_batch=compared.micro_batch // 2)
+            compared = msgspec.structs.replace(compared, micro_batch=fewer)
 
     def _chance(self, compared: Policy, key: str, fidelity: Fidelity, *, without_dropout: bool) -> StepRecord | None:
         """Repeat the plain loop: unchanged if equal bits are promised, else with other draws and one rounding off."""

@@ -9,7 +9,7 @@ import msgspec
 from advisor.text.units import format_count
 from advisor.workload.reduction import Reduction
 
-__all__ = ["UNCUT", "BatchLayout", "BatchSizes", "SampleDims"]
+__all__ = ["ANY_SIZE", "UNCUT", "BatchLayout", "BatchSizes", "SampleDims"]
 
 UNCUT: Literal["uncut"] = "uncut"
 """In place of a dimension: the leaf grows with the batch, but not by one entry per sample."""
@@ -78,6 +78,8 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             was seen.
         most_samples: The most samples that ``make_batch`` returned, if it ever returned fewer than requested.
         sizes: How batches with the same number of samples differ in size; ``None`` if no difference was seen.
+        least_samples: The fewest samples of a batch that can be made and trained on, if two cannot.
+        multiple: Batches have a multiple of so many samples; others cannot be made or trained on.
     """
 
     dims: SampleDims
@@ -91,6 +93,32 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     changes_when_split: str = ""
     most_samples: int | None = None
     sizes: BatchSizes | None = None
+    least_samples: int = 1
+    multiple: int = 1
+
+    def fitted(self, samples: int) -> int:
+        """The most samples of a batch, up to so many; 0 if that is too few.
+
+        Example:
+            >>> layout = BatchLayout(dims={}, counted_by="", least_samples=8, multiple=4)
+            >>> [layout.fitted(samples) for samples in (7, 8, 15, 16)]
+            [0, 8, 12, 16]
+        """
+        fitted = samples // self.multiple * self.multiple
+        return fitted if fitted >= self.least_samples else 0
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether a batch may have any number of samples."""
+        return self.least_samples == self.multiple == 1
+
+    @property
+    def allowed(self) -> str:
+        """The batches that there may be, in words."""
+        if self.multiple == 1:
+            return f"batches of {self.least_samples} samples or more"
+        least = f", from {self.least_samples} on" if self.least_samples > self.multiple else ""
+        return f"batches of a multiple of {self.multiple} samples{least}"
 
     @property
     def sample_dims(self) -> SampleDims | None:
@@ -101,3 +129,7 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def why_uncut(self) -> str:
         """Why a batch cannot be split into micro-batches; empty if it can."""
         return "; ".join(f"{path or 'the batch'}: {reason}" for path, reason in self.uncut_because.items())
+
+
+ANY_SIZE = BatchLayout(dims={}, counted_by="")
+"""Of batches that may have any number of samples."""

@@ -157,6 +157,21 @@ def test_what_may_not_win_sets_no_pace() -> None:
     assert next_leader([baseline(100), broken, early, hopeful], goal()) == hopeful
 
 
+def test_a_drift_that_a_longer_comparison_refuted_rules_out_nobody_else() -> None:
+    """The trap: BatchNorm over two samples moved bfloat16 by 20.5 %; one was found sound, the others dropped."""
+    sound = msgspec.structs.replace(measured(150, BF16, drift=0.205), fidelity=Fidelity.PRECISION, guard=found())
+    other = msgspec.structs.replace(compared(200, BF16, ADAM, drift=0.205), fidelity=Fidelity.PRECISION)
+    assert next_leader([baseline(100), other], goal()) is None
+    assert next_leader([baseline(100), sound, other], goal()) == other
+    assert needs_comparison(other, [sound]), "it is compared itself, before it is timed"
+    further = msgspec.structs.replace(other, loss_drift=0.25)
+    assert next_leader([baseline(100), sound, further], goal()) is None
+    stricter = msgspec.structs.replace(other, fidelity=Fidelity.ROUNDING)
+    assert next_leader([baseline(100), sound, stricter], goal()) is None
+    worse = msgspec.structs.replace(sound, guard=found(0.04))
+    assert next_leader([baseline(100), worse, other], goal()) is None
+
+
 def test_a_combination_whose_first_losses_drift_is_left_out() -> None:
     broken, sound = compared(200, BF16, drift=0.5), compared(150, CHECKPOINT)
     assert next_leader([baseline(100), broken, sound], goal()) == sound

@@ -204,7 +204,29 @@ def test_batches_of_even_sizes_alone_will_do(step: int) -> None:
             raise ValueError(f"{size} is not divisible by {step}")
         return samples(size, 4)
 
-    assert find_layout(make_batch).dims == {"": 0}
+    layout = find_layout(make_batch)
+    assert layout.dims == {"": 0}
+    assert (layout.least_samples, layout.multiple) == (step, step)
+
+
+def test_batches_of_a_multiple_that_no_usual_size_is_are_found_from_the_users_own() -> None:
+    """Trap: a sampler of twelve views of each item made none of the sizes that were asked for."""
+
+    def make_batch(size: int) -> torch.Tensor:
+        if size % 12:
+            raise ValueError(f"{size} is not divisible by 12")
+        return samples(size, 4)
+
+    layout = find_layout(make_batch, own_batch=48)
+    assert layout.dims == {"": 0}
+    assert (layout.least_samples, layout.multiple) == (12, 12)
+    assert [layout.fitted(size) for size in (11, 12, 47, 100)] == [0, 12, 36, 96]
+    with pytest.raises(ValueError, match="2 is not divisible by 12"):
+        find_layout(make_batch, own_batch=50)
+
+
+def test_where_every_size_can_be_made_any_will_do() -> None:
+    assert find_layout(lambda size: samples(size, 4), own_batch=48).takes_any
 
 
 def test_what_the_users_function_raises_is_theirs() -> None:

@@ -10,6 +10,7 @@ from advisor.search.sizing.batching import (
     dividing_gpu_counts,
     does_not_fit,
 )
+from advisor.workload.batch_layout import BatchLayout
 
 MIB = 2**20
 
@@ -66,6 +67,24 @@ def test_a_global_batch_that_nothing_divides_names_the_nearest_that_work() -> No
 def test_the_nearest_global_batch_is_never_zero() -> None:
     with pytest.raises(OptionError, match="nearest that work: 4;"):
         dividing_gpu_counts(2, (4,))
+
+
+@pytest.mark.parametrize(
+    ("largest", "global_batch", "batch"),
+    [
+        (100, None, Batch(96)),
+        (30, None, Batch(24)),
+        (23, None, None),
+        (100, 240, Batch(60, 4)),
+        (30, 240, Batch(24, 10)),
+        (30, 52, None),
+    ],
+)
+def test_a_micro_batch_has_as_many_samples_as_one_may_have(
+    largest: int, global_batch: int | None, batch: Batch | None
+) -> None:
+    layout = BatchLayout(dims={}, counted_by="", least_samples=24, multiple=12)
+    assert choose_batch(largest=largest, fraction=1.0, global_batch=global_batch, layout=layout) == batch
 
 
 def test_no_batch_is_chosen_when_nothing_fits() -> None:

@@ -13,6 +13,7 @@ from advisor.search.space.space import Combination
 from advisor.trial.result import FidelityResult
 from advisor.trial.spec import FidelityTrial
 from advisor.trial.worker.run_trial import run_trial
+from advisor.workload.batch_layout import ANY_SIZE
 from advisor.workload.workload import WorkloadSource
 
 __all__ = ["InProcess"]
@@ -29,6 +30,7 @@ class InProcess:
     """
 
     first_batch = 2
+    layout = ANY_SIZE
 
     def __init__(
         self, source: WorkloadSource, folder: Path, model_size: Mapping[str, int] | None = None, steps: int = 30
@@ -39,6 +41,9 @@ class InProcess:
         self._steps = steps
         self._results: dict[str, FidelityResult] = {}
         self.ran: list[str] = []
+
+    def model_of(self, combination: Combination) -> None:
+        """None was sized: nothing is compared in a larger batch."""
 
     def reference(self, gpu_count: int) -> Combination:
         return Combination(gpu_count=gpu_count)

@@ -17,6 +17,8 @@ from advisor.goal import Fidelity
 from advisor.measure.fidelity import FidelityRecord, GradientError
 from advisor.methods.setting import use
 from advisor.policy.policy import Policy
+from advisor.search.sizing.line import Line
+from advisor.search.sizing.memory_model import MemoryModel
 from advisor.search.space.space import Combination
 from advisor.session.answer.leaders import recommend
 from advisor.session.trials.guard import Guard
@@ -24,6 +26,7 @@ from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import FidelityResult
 from advisor.trial.spec import TrialSpec
+from advisor.workload.batch_layout import ANY_SIZE
 from tests.decide.examples import baseline, goal, measured, on
 from tests.session.contexts import study
 from tests.session.ledgers import InMemory
@@ -44,9 +47,14 @@ class FakeTrials:
         self.notes: dict[str, tuple[str, ...]] = {}
         self.ran: list[str] = []
         self.sizes: dict[str, FakeTrials] = {}
+        self.layout = ANY_SIZE
+        self.model: MemoryModel | None = None
 
     def at_size(self, size: Mapping[str, int | float]) -> FakeTrials:
         return self.sizes.setdefault(str(size), FakeTrials(size=str(size)))
+
+    def model_of(self, combination: Combination) -> MemoryModel | None:
+        return self.model
 
     def reference(self, gpu_count: int) -> Combination:
         return Combination() if gpu_count == 1 else Combination((DDP,), gpu_count)
@@ -67,10 +75,15 @@ class FakeTrials:
         outcome = self.outcomes.get(key, self.outcomes.get(name, Outcome.OK))
         if outcome is not Outcome.OK:
             return FidelityResult(key=key, outcome=outcome, reason="it was told to.")
-        losses = tuple(loss * self.factor.get(name, 1.0) for loss in FALLING)
+        factor = self.factor.get(key, self.factor.get(name, 1.0))
+        losses = tuple(loss * factor for loss in FALLING)
         record = FidelityRecord(losses=losses, distinct_batches=4, gradient=self.gradients.get(name))
         return FidelityResult(
-            key=key, outcome=Outcome.OK, fidelity=record, wall_seconds=1.0, notes=self.notes.get(name, ())
+            key=key,
+            outcome=Outcome.OK,
+            fidelity=record,
+            wall_seconds=1.0,
+            notes=self.notes.get(key, self.notes.get(name, ())),
         )
 
 
@@ -176,6 +189,76 @@ def test_a_loss_that_is_lost_only_here_is_a_finding() -> None:
     checked = guard(trials).checked(bf16())
     assert checked.guard is not None
     assert not checked.guard.is_finite
+
+
+def steps_of(milliseconds: float) -> MemoryModel:
+    """Every sample takes so long."""
+    return MemoryModel(lines=(Line(0, 1),), time=Line(0, milliseconds / 1000))
+
+
+def both(batch: int, label: str = BF16.label) -> list[str]:
+    return [f"plain, batch {batch}", f"{label}, batch {batch}"]
+
+
+def test_what_two_samples_amplify_is_compared_in_the_users_own_batch() -> None:
+    """The trap: with normalization over two samples bfloat16 drifts by percents, and by 0.06 % at the user's batch."""
+    trials = FakeTrials()
+    trials.model = steps_of(0.01)
+    trials.factor[f"{BF16.label}, batch 2"] = 1.04
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert (checked.guard.micro_batch, checked.guard.loss_drift) == (8, 0.0)
+    assert why_not_eligible(checked, goal(fidelity=Fidelity.PRECISION)) is None
+    assert trials.ran == [*both(2), "plain by chance, batch 2", *both(8)]
+
+
+def test_a_loss_that_is_lost_in_two_samples_alone_is_no_finding() -> None:
+    trials = FakeTrials()
+    trials.model = steps_of(0.01)
+    trials.outcomes[f"{BF16.label}, batch 2"] = Outcome.DIVERGED
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert (checked.guard.micro_batch, checked.guard.loss_drift) == (8, 0.0)
+
+
+def test_a_method_without_work_in_two_samples_is_compared_in_more() -> None:
+    trials = FakeTrials()
+    trials.model = steps_of(0.01)
+    trials.notes[f"{BF16.label}, batch 2"] = ("precision changed nothing: no activation has 1024 values",)
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert checked.guard.micro_batch == 8
+
+
+def test_one_that_trains_wrongly_at_both_is_refused() -> None:
+    trials = FakeTrials()
+    trials.model = steps_of(0.01)
+    trials.factor[BF16.label] = 1.2
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert checked.guard.micro_batch == 8
+    assert "training diverges from the reference" in (why_not_eligible(checked, goal()) or "")
+
+
+@pytest.mark.parametrize(("milliseconds", "batch"), [(1.0, 8), (50.0, 4), (100.0, 2)])
+def test_a_larger_batch_is_compared_as_far_as_there_is_time(milliseconds: float, batch: int) -> None:
+    """Ten seconds of a long search: 30 steps, which a method may make half as long again."""
+    trials = FakeTrials()
+    trials.model = steps_of(milliseconds)
+    trials.factor[f"{BF16.label}, batch 2"] = 1.04
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert checked.guard.micro_batch == batch
+
+
+def test_where_a_larger_batch_does_not_fit_the_small_one_decides() -> None:
+    trials = FakeTrials()
+    trials.model = steps_of(0.01)
+    trials.factor[f"{BF16.label}, batch 2"] = 1.04
+    trials.outcomes["plain, batch 8"] = Outcome.OUT_OF_MEMORY
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert checked.guard.micro_batch == 2
 
 
 def test_only_methods_that_change_what_is_learned_may_learn_less() -> None:

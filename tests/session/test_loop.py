@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from advisor.decide.candidate import Candidate, Role
+from advisor.errors import NothingMeasuredError
 from advisor.goal import Fidelity
 from advisor.measure.in_turn import Speedup
 from advisor.methods.setting import use
@@ -99,9 +100,10 @@ class FakeEvaluator:
         self.expected_rate: float | None = None
         self.smaller: Candidate | None = None
         self.is_sized = False
+        self.of_plain = baseline(100)
 
     def baseline(self) -> Candidate:
-        return baseline(100)
+        return self.of_plain
 
     def explain_baseline(self, baseline: Candidate) -> None:
         """Nothing to say of it."""
@@ -278,6 +280,18 @@ def test_what_other_workers_found_is_taken_in_once_and_one_baseline_stays() -> N
     assert best is not None
     assert best.measurement is not None
     assert best.measurement.samples_per_second == 400
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "continued"])
+def test_where_plain_training_diverges_nothing_else_is_tried(known: bool) -> None:
+    """Trap: 65 trials that could not be compared with anything ended in "none of 65 was measured"."""
+    reason = "the loss became inf at step 1"
+    diverged = msgspec.structs.replace(baseline(100), outcome=Outcome.DIVERGED, measurement=None, reason=reason)
+    search = Search([measured(300, ADAM)], FakeGuard(), earlier=[diverged] if known else [])
+    search.evaluator.of_plain = diverged
+    with pytest.raises(NothingMeasuredError, match=f"{reason}. Make the learning rate smaller"):
+        search.loop.run()
+    assert len(search.proposer.left) == 1
 
 
 @pytest.mark.parametrize("is_sized", [True, False])

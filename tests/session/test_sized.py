@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import advisor
+from advisor.methods.setting import use
 from advisor.policy.policy import Policy
 from advisor.session.trials.runs import TrialRuns
 from advisor.trial.outcome import Outcome
@@ -160,3 +161,48 @@ def test_a_model_that_raises_above_some_samples_has_an_answer(tmp_path: Path) ->
     assert answer.policy.micro_batch <= 12
     [note] = [one for one in answer.notes if "plain training was seen to fail" in one]
     assert "at most 12 samples" in note
+
+
+@dataclasses.dataclass
+class Unsteady(Capped):
+    """One whose losses become infinite below a number of samples."""
+
+    steady_from: int = 8
+
+    def _made(self, spec: Any) -> Any:
+        self.ran.append(spec.policy.micro_batch)
+        if spec.policy.micro_batch < self.steady_from:
+            return spec.ended(Outcome.DIVERGED, f"the loss became inf at step {spec.policy.micro_batch}")
+        return spec.ended(Outcome.OK)
+
+
+def test_where_losses_are_finite_from_the_users_own_batch_on_everything_begins_there() -> None:
+    """Trap: a training that takes 32 samples was tuned at two, where it diverges, and 65 trials measured nothing."""
+    model = Unsteady(4096, steady_from=16)
+    runs = runs_of(model, own=32)
+    assert runs.first_batch == 2
+    assert sized(runs).outcome is Outcome.OK
+    assert (model.ran, runs.first_batch) == ([2, 32], 32)
+
+
+def test_a_method_that_diverges_in_few_samples_alone_is_sized_from_the_users_own_batch() -> None:
+    model = Unsteady(4096, steady_from=16)
+    runs = runs_of(model, own=32)
+    result = sized(runs, for_all=False, policy=Policy(micro_batch=2, methods=(use("compress_activations", bits=4),)))
+    assert result.outcome is Outcome.OK
+    assert (model.ran, runs.first_batch) == ([2, 32], 2)
+
+
+def test_one_that_diverges_at_both_says_so_of_both() -> None:
+    model = Unsteady(4096, steady_from=64)
+    result = sized(runs_of(model, own=32))
+    assert result.outcome is Outcome.DIVERGED
+    assert result.reason == (
+        "the loss became inf at step 2 in batches of 2 samples, and the loss became inf at step 32 in batches of 32"
+    )
+
+
+def test_no_batch_is_tried_that_the_data_or_the_global_batch_have_no_samples_for() -> None:
+    model = Unsteady(4096, steady_from=16)
+    assert sized(runs_of(model, own=32), largest_batch=16).outcome is Outcome.DIVERGED
+    assert model.ran == [2]

@@ -15,6 +15,7 @@ import torch
 
 from advisor.errors import WorkloadError
 from advisor.measure.batches.batches import make_one
+from advisor.measure.batches.fitting_sizes import FittingSizes, fitting_sizes
 from advisor.measure.batches.parts import Part, Parts, parts_of
 from advisor.measure.memory.storages import tensors_in
 from advisor.training.batch.tree import assumed_dims, leaves_of
@@ -24,6 +25,9 @@ __all__ = ["find_layout", "samples_in"]
 
 _SIZES = (2, 3, 5, 4, 8, 6, 16)
 """What is asked for, until three are there: two may agree with a length by chance, and some make no odd batch."""
+
+_USUAL_BATCH = 32
+"""One that works, it is assumed, where the user states none and two samples cannot be made."""
 
 _UNCUT_KINDS = {
     "object": "an object of a class that cannot be cut",
@@ -54,7 +58,7 @@ def find_layout(
         WorkloadError: Nothing in a batch has as many entries as samples were asked for.
         Exception: Whatever the user's function raises.
     """
-    batches = _three(make_batch, seed)
+    batches, fitting = _three(make_batch, seed, own_batch or _USUAL_BATCH)
     made = {size: parts_of(batch) for size, batch in batches.items()}
     *smaller, largest = made
     for last in range(largest, smaller[-1] - 1, -1):  # a data set may end before the last size
@@ -67,7 +71,10 @@ def find_layout(
         # Nor can anybody count the samples of a batch without a tensor who is not told.
         countable = any(one.value.dim() for one in leaves_of(batches[largest]) if isinstance(one.value, torch.Tensor))
         usual = not shared and countable and _cut(assumed_dims(batches[largest], last)) == _cut(layout.dims)
-        return msgspec.structs.replace(layout, most_samples=most, is_usual=usual)
+        layout = msgspec.structs.replace(layout, most_samples=most, is_usual=usual)
+        if fitting is None:
+            return layout
+        return msgspec.structs.replace(layout, least_samples=fitting.least, multiple=fitting.multiple)
     raise WorkloadError(_nothing_grows(made))
 
 
@@ -90,18 +97,35 @@ def _cut(dims: SampleDims) -> SampleDims:
     return {path: dim for path, dim in dims.items() if isinstance(dim, int)}
 
 
-def _three(make_batch: Callable[[int], Any], seed: int) -> dict[int, Any]:
-    """Batches of three sizes, growing; what the user's function raised first where fewer went well."""
+def _three(make_batch: Callable[[int], Any], seed: int, own_batch: int) -> tuple[dict[int, Any], FittingSizes | None]:
+    """Batches of three sizes, growing, and the sizes that can be made, if some cannot.
+
+    Raises:
+        Exception: What the user's function raised first, where fewer went well.
+    """
     made: dict[int, Any] = {}
     errors: list[Exception] = []
-    for size in _SIZES:
+
+    def makes(size: int) -> bool:
         try:
             made[size] = make_one(make_batch, size, seed)
         except Exception as error:  # an odd number of samples may be none for which it was written
             errors.append(error)
+        return size in made
+
+    for size in _SIZES:
+        makes(size)
         if len(made) == 3:
-            return dict(sorted(made.items()))
-    raise errors[0]
+            break
+    fitting = fitting_sizes(makes, own_batch) if errors else None
+    while fitting is not None:
+        sizes = [fitting.least + number * fitting.multiple for number in range(3)]
+        if all(size in made or makes(size) for size in sizes):
+            return {size: made[size] for size in sizes}, fitting
+        fitting = fitting_sizes(makes, own_batch, above=fitting.least)
+    if len(made) < 3:
+        raise errors[0]
+    return dict(sorted(made.items())[:3]), None
 
 
 def _most_samples(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from advisor.measure.state.first_gradient import every_nth, stride_of
+from advisor.text.units import format_percent
 from advisor.training.batch.targets import count_targets
 from advisor.training.batch.tree import map_tensors
 from advisor.training.training import Training
@@ -152,7 +153,7 @@ class Looked(NamedTuple):
         The loss may depend on ``changed``, model state that every pass changes.
         """
         off = self.error(self.usual())
-        words = f"by {100 * off:.2g} % of its gradient or loss" if math.isfinite(off) else "beyond all bounds"
+        words = f"by {format_percent(off)} of its gradient or loss" if math.isfinite(off) else "beyond all bounds"
         own = self.training.micro_batch_weights.counts_targets
         counted = "count_targets does not count what the loss averages over, or " if own else ""
         state = f"depends on what every pass changes ({some_of(changed)}), or " if changed else ""

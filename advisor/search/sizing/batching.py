@@ -11,6 +11,7 @@ from advisor.errors import OptionError
 from advisor.hardware.mesh import DATA_ONLY, Mesh, MeshAxis
 from advisor.search.sizing.memory_model import round_batch
 from advisor.text.units import format_bytes
+from advisor.workload.batch_layout import ANY_SIZE, BatchLayout
 
 __all__ = [
     "AFTER_FLUSHES",
@@ -48,9 +49,15 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def choose_batch(
-    *, largest: int, fraction: float, global_batch: int | None = None, gpu_count: int = 1, mesh: Mesh = DATA_ONLY
+    *,
+    largest: int,
+    fraction: float,
+    global_batch: int | None = None,
+    gpu_count: int = 1,
+    mesh: Mesh = DATA_ONLY,
+    layout: BatchLayout = ANY_SIZE,
 ) -> Batch | None:
-    """Choose the batch of a trial; ``None`` if not even one sample fits.
+    """Choose the batch of a trial; ``None`` if not even the smallest fits.
 
     Args:
         largest: The largest micro-batch that fits; 0 if none does.
@@ -61,6 +68,7 @@ def choose_batch(
         gpu_count: Devices that train together. Their shares must divide the global batch.
         mesh: How they divide the model: those that hold one together have one share. The micro-batches of a pipeline
             are several (:func:`pipeline_passes`); of a fixed global batch twice its stages or more, if it has so many.
+        layout: How many samples a micro-batch may have.
 
     Example:
         >>> choose_batch(largest=40, fraction=0.5)
@@ -75,11 +83,14 @@ def choose_batch(
         return None
     wanted = max(1, math.floor(fraction * largest + 1e-9))
     if global_batch is None:
-        return Batch(round_batch(wanted), pipeline_passes(mesh))
+        fitted = layout.fitted(round_batch(wanted))
+        return Batch(fitted, pipeline_passes(mesh)) if fitted else None
     shares = mesh.degree(MeshAxis.DATA, gpu_count)
     share, rest = divmod(global_batch, shares)
     assert rest == 0, f"{shares} shares do not divide a global batch of {global_batch}"
-    sizes = [size for size in range(min(wanted, share), 0, -1) if share % size == 0]
+    sizes = [size for size in range(min(wanted, share), 0, -1) if share % size == 0 and layout.fitted(size) == size]
+    if not sizes:
+        return None
     micro_batch = sizes[0] if mesh.pipeline == 1 else _largest_for_stages(sizes, share, mesh.pipeline)
     return Batch(micro_batch, share // micro_batch)
 

@@ -30,4 +30,4 @@ def grown_batch(model: MemoryModel, limit_bytes: int, *, most: int = LARGEST_BAT
         most: Most samples, whatever the memory.
     """
     largest = min(most, model.largest_batch(limit_bytes, margin=_MARGIN, rounded=False))
-    return largest if largest < _MANY else largest // _EIGHT * _EIGHT
+    return model.layout.fitted(largest if largest < _MANY else largest // _EIGHT * _EIGHT)

@@ -25,6 +25,7 @@ import msgspec
 from advisor.measure.measurement import SizePoint, Sizing
 from advisor.predict.prediction import Affine, MemoryPrediction
 from advisor.search.sizing.line import Line
+from advisor.workload.batch_layout import ANY_SIZE, BatchLayout
 
 __all__ = ["DEFAULT_MARGIN", "FEW", "LARGEST_BATCH", "MemoryModel", "round_batch"]
 
@@ -69,6 +70,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         timed_at: The largest micro-batch whose step was timed, 0 without.
         timed_seconds: Seconds of that step, for one micro-batch.
         most_samples: The largest micro-batch that the data can fill, if it is limited.
+        layout: How many samples a batch may have.
     """
 
     lines: tuple[Line, ...]
@@ -81,6 +83,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
     timed_at: int = 0
     timed_seconds: float = 0.0
     most_samples: int | None = None
+    layout: BatchLayout = ANY_SIZE
 
     @classmethod
     def fit(cls, sizing: Sizing, prediction: MemoryPrediction | None = None, *, passes: int = 1) -> MemoryModel:
@@ -154,7 +157,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             largest = min(largest, self.out_of_memory_at - 1)
         if self.most_samples is not None:
             largest = min(largest, self.most_samples)
-        return round_batch(largest) if rounded else largest
+        return self.layout.fitted(round_batch(largest) if rounded else largest)
 
     def _reach(self, usable_bytes: float) -> int:
         reach = min(float(LARGEST_BATCH), *(line.reaches(usable_bytes - self.offset_bytes) for line in self.lines))

@@ -156,6 +156,12 @@ def with_global_batch(goal: Goal, facts: Facts, space: SearchSpace | None = None
             f"{name} must be a batch that make_batch makes, but it is {goal.global_batch} and make_batch returns no "
             f"more than {format_count(most, 'sample')}. Let make_batch return more, or state at most {most}."
         )
+    layout = facts.batch_layout
+    if layout.fitted(goal.global_batch) != goal.global_batch:
+        raise OptionError(
+            f"{name} must be a batch that can be trained on, but it is {goal.global_batch}, and only "
+            f"{layout.allowed} can. State one of these."
+        )
     cuts = [] if space is None else _that_cut(space, facts, goal)
     if cuts:
         kept = [count for count in goal.gpu_counts if goal.global_batch % count == 0 or count in cuts]

@@ -284,7 +284,8 @@ class ComparingEvaluator(Evaluator):
         if self._goal.global_batch is not None:
             wanted = min(wanted, self._goal.global_batch)
         least = min(self._trials.first_batch, own.micro_batch)
-        return max(least, wanted if wanted == own.micro_batch else round_batch(wanted))
+        fitted = self._facts.batch_layout.fitted(round_batch(wanted))
+        return max(least, wanted if wanted == own.micro_batch else fitted)
 
     def _aimed(self, largest: Policy) -> Policy:
         """The policy at the best batch of the last ladder, or else at that of the comparison.

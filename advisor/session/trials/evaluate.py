@@ -71,6 +71,7 @@ class Evaluator:
         self._goal = context.goal
         self._facts = context.facts
         self._plainest = context.plainest(context.goal.gpu_counts[0])
+        self._layout = context.facts.batch_layout
         self._own = context.request.baseline
         self._make = CandidateMaker(trials, context.goal, context.facts, context.hardware, context.request.model_size)
         self._progress = context.progress
@@ -89,18 +90,18 @@ class Evaluator:
 
         If neither is stated, a default.
         """
-        own, fixed, devices = self._facts.default_batch, self._goal.global_batch, self._goal.gpu_counts[0]
-        mesh = DATA_ONLY if self._plainest is None else self._plainest.mesh
+        own, devices = self._facts.default_batch, self._goal.gpu_counts[0]
+        plainest = self._plainest or Combination(gpu_count=devices)
         if own is None and (self._goal.kind is not GoalKind.CHEAPEST or self._own is not None):
             own = usual_batch(self._facts)
         most = self._trials.most_samples
         if own is not None and most is not None and own > most:
             if self._facts.default_batch is not None:
                 self._note(f"BATCH_SIZE is {own}, but {self._trials.runs.why_no_more}")
-            own = most
-        if own is None or fixed is None:
-            return None if own is None else Batch(own, pipeline_passes(mesh))
-        return choose_batch(largest=own, fraction=1.0, global_batch=fixed, gpu_count=devices, mesh=mesh)
+            own = self._layout.fitted(most) or most
+        if own is None or self._goal.global_batch is None:
+            return None if own is None else Batch(own, pipeline_passes(plainest.mesh))
+        return self._chosen(own, plainest)
 
     def is_plainest(self, combination: Combination) -> bool:
         """Whether it is plain training on the fewest devices."""
@@ -125,7 +126,7 @@ class Evaluator:
             return failure
         fits = model.largest_batch(self._goal.limit_on(combination.gpu_count), margin=0.0, rounded=False)
         if not (own and own.states_batch) and self._facts.default_batch is None and self._goal.global_batch is None:
-            within = self._batch(model, 1.0, combination) or Batch(1)
+            within = self._batch(model, 1.0, combination) or Batch(self._layout.least_samples)
             batch = Batch(min(batch.micro_batch, within.micro_batch), batch.accumulation_steps)
         policy = self._make.policy(combination, batch)
         if fits < batch.micro_batch:
@@ -184,8 +185,8 @@ class Evaluator:
             return Evaluation(candidate=failure, settles_combination=True)
         batch = self._batch(model, fraction, combination)
         if batch is None:
-            too_big = self._make.too_big(self._make.policy(combination, Batch(1)), role, model)
-            return Evaluation(candidate=too_big, settles_combination=True)
+            smallest = self._make.policy(combination, Batch(self._layout.least_samples))
+            return Evaluation(candidate=self._make.too_big(smallest, role, model), settles_combination=True)
         policy = self._make.policy(combination, batch)
         refusal = self._make.refusal(policy)
         if refusal is not None:
@@ -269,10 +270,9 @@ class Evaluator:
         Not where a method compiles: a second batch triggers code for dynamic shapes, which will not be run later.
         """
         compiles = starts_slowly(policy.methods)
-        if not self._times_half or compiles or policy.micro_batch == 1:
-            return None
         batch = self._chosen(policy.micro_batch, Combination.of(policy), _HALF)
-        assert batch is not None, "at least one sample fits"
+        if not self._times_half or compiles or batch is None:
+            return None
         half = self._make.policy(Combination.of(policy), batch)
         return half if half.micro_batch < policy.micro_batch and self._make.refusal(half) is None else None
 
@@ -326,7 +326,7 @@ class Evaluator:
             self._note(f"{self._trials.runs.why_no_more}: larger batches were not measured")
         if largest >= 1 and self._goal.global_batch is None:
             longest = self._budget.limits.longest_step_seconds / pipeline_passes(combination.mesh)
-            in_time = round_batch(model.largest_within_seconds(longest))
+            in_time = max(round_batch(model.largest_within_seconds(longest)), self._layout.least_samples)
             if in_time < largest:
                 self._note(
                     f"batches were kept below {format_seconds(self._budget.limits.longest_step_seconds)} per step, so "
@@ -342,6 +342,7 @@ class Evaluator:
             global_batch=self._goal.global_batch,
             gpu_count=combination.gpu_count,
             mesh=combination.mesh,
+            layout=self._layout,
         )
 
     def _note(self, note: str) -> None:

@@ -6,12 +6,13 @@ import msgspec
 
 from advisor.decide.candidate import Candidate
 from advisor.decide.eligible import is_measured
-from advisor.decide.guard import observed_class
+from advisor.decide.guard import amplifies_rounding, observed_class
 from advisor.measure.fidelity import FidelityMeasurement, compared, diverged, noise_floor
 from advisor.methods.catalogue import get_method
 from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
-from advisor.session.trials.trials import Trials
+from advisor.session.trials.micro_batches import usual_batch
+from advisor.session.trials.trials import COMPARED_STEPS, Trials
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
 from advisor.trial.result import FidelityResult
@@ -23,6 +24,9 @@ _TOO_FEW = "its steps are too slow to make enough of them"
 _NO_TIME = "no time was left"
 _INTERRUPTED = "the search was interrupted"
 
+_MARGIN = 1.5
+"""A method may make steps this much longer than the plain ones that their time is predicted from."""
+
 _IDLE = " changed nothing"
 """Part of the note of every method that had nothing to do: such a comparison proves nothing about it."""
 
@@ -30,12 +34,15 @@ _IDLE = " changed nothing"
 class Guard:
     """Compares policies with the plainest one on the same number of devices, at a small batch, over tens of steps.
 
+    Where a policy seems not to train as it promises, the user's own batch decides, as far as there is time for it.
+
     It compares methods, not batches: each combination runs once per size, the reference run once for all, and
     comparisons of an earlier run of the study are reused.
     """
 
     def __init__(self, context: StudyContext, trials: Trials) -> None:
         self._trials = trials
+        self._facts = context.facts
         self._budget = context.budget
         self._durations = context.budget.durations
         self._progress = context.progress
@@ -88,7 +95,31 @@ class Guard:
                 return None, "plain training does not fit"
             return None, f"plain training's own run ended as {_end(exact)}"
         size = candidate.model_size if trials is not self._trials else {}
-        return self._beside(exact, candidate, reference, trials, micro_batch, size)
+        found, reason = self._beside(exact, candidate, reference, trials, micro_batch, size)
+        if found is None and _IDLE not in reason:
+            return found, reason
+        larger = self._larger_batch(trials, reference, passes)
+        if _tells(found, candidate) or larger <= micro_batch or not self._budget.may_compare:
+            return found, reason
+        exact = trials.fidelity(reference, larger, passes=passes)
+        if exact.fidelity is None:
+            return found, reason
+        again, why_not = self._beside(exact, candidate, reference, trials, larger, size)
+        if again is None:
+            return (None, why_not) if found is None else (found, reason)
+        return msgspec.structs.replace(again, noise_of_few=None if found is None else found.noise), ""
+
+    def _larger_batch(self, trials: Trials, reference: Combination, passes: int) -> int:
+        """The user's own batch, or the part of it at which there is time for as many steps as at the first.
+
+        Normalization over two samples amplifies what any method rounds, and a method may have nothing to do in them.
+        """
+        model = trials.model_of(reference)
+        if model is None:
+            return 0
+        step = self._budget.limits.comparison_step_seconds / (COMPARED_STEPS * _MARGIN * passes)
+        in_time = model.largest_within_seconds(step)
+        return model.layout.fitted(min(usual_batch(self._facts), in_time, model.most_samples or in_time))
 
     def _beside(
         self,
@@ -131,9 +162,16 @@ class Guard:
 def _reference_run(trials: Trials, reference: Combination, passes: int) -> tuple[FidelityResult, int]:
     """The reference run and its batch: the first of every sizing, or one sample."""
     result = trials.fidelity(reference, trials.first_batch, passes=passes)
-    if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1:
+    if result.outcome is not Outcome.OUT_OF_MEMORY or trials.first_batch == 1 or not trials.layout.takes_any:
         return result, trials.first_batch
     return trials.fidelity(reference, 1, passes=passes), 1
+
+
+def _tells(found: FidelityMeasurement | None, candidate: Candidate) -> bool:
+    """Whether a comparison shows that a candidate trains as it promises, in batches where rounding is not amplified."""
+    if found is None or observed_class(candidate.fidelity, found) is not candidate.fidelity:
+        return False
+    return found.noise is None or not amplifies_rounding(found.noise)
 
 
 def _end(result: FidelityResult) -> str:

@@ -17,8 +17,11 @@ _USUAL_SAMPLES = 32
 
 
 def usual_batch(facts: Facts) -> int:
-    """The batch that is taken where none is stated."""
-    return _USUAL_SAMPLES if facts.tokens_per_sample is None else _USUAL_SEQUENCES
+    """The user's own batch, or the one that is taken where none is stated."""
+    if facts.default_batch is not None:
+        return facts.default_batch
+    usual = _USUAL_SAMPLES if facts.tokens_per_sample is None else _USUAL_SEQUENCES
+    return facts.batch_layout.fitted(usual) or facts.batch_layout.least_samples
 
 
 def profiled_passes(combination: Combination, goal: Goal) -> int:

@@ -18,6 +18,7 @@ from advisor.search.space.space import Combination
 from advisor.session.context import StudyContext
 from advisor.session.trials.trials import Trials
 from advisor.trial.outcome import Outcome
+from advisor.workload.batch_layout import BatchLayout
 
 __all__ = ["Pair", "Pairs", "best_of_each", "compares_pairs"]
 
@@ -89,7 +90,8 @@ class Pairs:
         first, second = (model for model in models if model is not None)
         usable = self._usable_bytes(one.gpu_count)
         for share in _SHARES:
-            pair = Pair(one=_at(one, share), other=_at(other, share))
+            layout = self._context.facts.batch_layout
+            pair = Pair(one=_at(one, share, layout), other=_at(other, share, layout))
             if max(_beside(first, pair.one, second), _beside(second, pair.other, first)) <= usable:
                 return pair
         return None
@@ -122,8 +124,9 @@ class Pairs:
         return math.log(result.speedup.value), max(SMALLEST_NOISE, result.speedup.standard_error)
 
 
-def _at(policy: Policy, share: float) -> Policy:
-    return msgspec.structs.replace(policy, micro_batch=max(1, round_batch(math.floor(share * policy.micro_batch))))
+def _at(policy: Policy, share: float, layout: BatchLayout) -> Policy:
+    batch = layout.fitted(round_batch(math.floor(share * policy.micro_batch)))
+    return msgspec.structs.replace(policy, micro_batch=max(layout.least_samples, batch))
 
 
 def _beside(model: MemoryModel, policy: Policy, other: MemoryModel) -> float:

@@ -15,6 +15,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.process.runner import Runner
 from advisor.trial.result import ProbeResult, Result
 from advisor.trial.spec import CountTrial, ProbeTrial, Trial
+from advisor.workload.batch_layout import ANY_SIZE, BatchLayout
 from advisor.workload.facts import Facts
 from advisor.workload.sizes import SizeCounts
 
@@ -32,9 +33,9 @@ _LINES = 20
 """Last lines shown of a failed probe's output."""
 
 
-def first_batch(request: TuneRequest) -> int:
+def first_batch(request: TuneRequest, layout: BatchLayout = ANY_SIZE) -> int:
     """The first micro-batch of every sizing."""
-    return min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH)
+    return max(min(_FIRST_BATCH, request.global_batch or _FIRST_BATCH), layout.least_samples)
 
 
 def probe(

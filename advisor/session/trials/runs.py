@@ -9,6 +9,8 @@ import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.session.context import StudyContext
+from advisor.session.trials.micro_batches import usual_batch
+from advisor.session.trials.probe import first_batch
 from advisor.text.printable import shown
 from advisor.text.units import format_count
 from advisor.trial.outcome import Outcome
@@ -28,6 +30,7 @@ class TrialRuns:
     """Fills in what all trials of a study have in common, and runs them.
 
     Attributes:
+        first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
         most_samples: The most samples that ``make_batch`` makes, if it made fewer than it was asked for, or that the
             training takes.
     """
@@ -40,6 +43,7 @@ class TrialRuns:
         self._runner = runner
         self._model_size = dict(model_size)
         self.most_samples = layout.most_samples if most_samples is None else most_samples
+        self.first_batch = first_batch(context.request, layout)
         self._fails = ""
         # A probe of an older version found no layout.
         self._layout = msgspec.structs.replace(layout, most_samples=self.most_samples) if layout.dims else None
@@ -56,16 +60,21 @@ class TrialRuns:
         return self._fails or f"make_batch makes no more than {format_count(self.most_samples or 0, 'sample')}"
 
     def sized(self, spec: SizeTrial, *, for_all: bool) -> SizeResult:
-        """Run profiling runs; where a larger batch than the first fails, again with smaller ones.
+        """Run profiling runs; again with smaller batches if a larger one than the first fails.
 
         A model may take no more samples than a buffer of it has room for, which nothing but a failure tells. The user's
         own batch is tried before anything below it.
+
+        Where losses become infinite or NaN at the first batch, they may not at the user's own: few samples are noise to
+        a learning rate that was chosen for many, and to normalization over a batch.
 
         Args:
             spec: The trial.
             for_all: Whether it is plain training: no other trial of the study goes beyond what it takes.
         """
         own, failed = self._context.facts.default_batch or 0, self.run(spec)
+        if failed.outcome is Outcome.DIVERGED:
+            return self._sized_from_own_batch(spec, failed, for_all=for_all)
         result = failed
         while result.outcome is Outcome.FAILED and spec.policy.micro_batch < (at := result.failed_at or 0):
             if at == spec.compare_at:
@@ -82,6 +91,23 @@ class TrialRuns:
         self.most_samples = most
         reason = shown(failed.reason, _LONGEST_REASON)
         self._fails = f"with more than {format_count(most, 'sample')} plain training was seen to fail ({reason})"
+        return result
+
+    def _sized_from_own_batch(self, spec: SizeTrial, diverged: SizeResult, *, for_all: bool) -> SizeResult:
+        """Profiling runs from the user's own batch on, if their losses are finite there; else those that diverged."""
+        own = usual_batch(self._context.facts)
+        most = min(one for one in (own, spec.largest_batch, self.most_samples) if one is not None)
+        if not spec.policy.micro_batch < own <= most:
+            return diverged
+        result = self.run(msgspec.structs.replace(spec, policy=msgspec.structs.replace(spec.policy, micro_batch=own)))
+        if result.outcome is Outcome.DIVERGED:
+            samples = format_count(spec.policy.micro_batch, "sample")
+            reason = f"{diverged.reason} in batches of {samples}, and {result.reason} in batches of {own}"
+            return msgspec.structs.replace(diverged, reason=reason)
+        if result.outcome is not Outcome.OK:
+            return diverged
+        if for_all:
+            self.first_batch = own
         return result
 
     def spec(

@@ -23,7 +23,6 @@ from advisor.session.trials.expected import sample_seconds_at
 from advisor.session.trials.fullest_device import fullest_bytes, settled_by_probe
 from advisor.session.trials.known import Known, ran_not_even_once
 from advisor.session.trials.micro_batches import largest_of_samples, profiled_passes
-from advisor.session.trials.probe import first_batch
 from advisor.session.trials.runs import TrialRuns
 from advisor.session.trials.stalls import around_stalls, settings_around_stalls
 from advisor.session.trials.turns import Turns
@@ -39,12 +38,12 @@ from advisor.trial.result import (
 )
 from advisor.trial.spec import ConfirmTrial, FidelityTrial, PairTrial, PredictTrial, SizeTrial, SplitTrial, TimeTrial
 
-__all__ = ["Trials"]
+__all__ = ["COMPARED_STEPS", "Trials"]
 
 _REACH = 4
 """Profiling runs of a comparison go up to this many times its batch; leaders are timed at growing ones."""
 
-_COMPARED_STEPS = 30
+COMPARED_STEPS = 30
 """Steps over which losses are compared with the reference run's: seven rounds of the distinct batches."""
 
 
@@ -52,7 +51,6 @@ class Trials:
     """The trials of one study at one size of the model: sizings, timings, comparisons, confirmations.
 
     Attributes:
-        first_batch: The first micro-batch of every sizing; the same for all, so that their losses compare.
         turns: Chooses what each trial alternates with.
     """
 
@@ -69,7 +67,7 @@ class Trials:
         self._limits = context.budget.limits
         self._goal = context.goal
         self._model_size = dict(model_size or {})
-        self.first_batch = first_batch(context.request)
+        self.layout = context.facts.batch_layout  # how many samples a batch may have, among other things
         self.runs = TrialRuns(context, runner, self._model_size, most_samples)
         self._known = Known([one for one in context.ledger.candidates if one.model_size == self._model_size])
         self.turns = Turns(
@@ -87,6 +85,11 @@ class Trials:
     def most_samples(self) -> int | None:
         """The most samples that ``make_batch`` makes and the training takes, if they are known to be limited."""
         return self.runs.most_samples
+
+    @property
+    def first_batch(self) -> int:
+        """The first micro-batch of every sizing; the same for all, so that their losses compare."""
+        return self.runs.first_batch
 
     def at_size(self, model_size: Mapping[str, int | float]) -> Trials:
         """The same trials at a model size; at another than their own, they learn nothing from these."""
@@ -121,12 +124,11 @@ class Trials:
         elif self.turns.compare_at is not None:
             reach = _REACH * self.turns.compare_at
             largest_batch = reach if largest_batch is None else min(largest_batch, reach)
-        steady = combination
-        if combination == Combination() and self.turns.baseline is None:  # nothing is compared with these steps
-            steady = around_stalls(combination, self.turns.around)
+        is_first = combination == Combination() and self.turns.baseline is None  # nothing is compared with these steps
+        steady = around_stalls(combination, self.turns.around) if is_first else combination
         is_plain = combination == self.reference(combination.data_degree)
         result = self._size_from(batch, steady, largest_batch, alone=alone, for_all=is_plain)
-        if batch > 1 and ran_not_even_once(result):  # one sample may fit, whose losses compare with no other's
+        if batch > 1 and self.layout.takes_any and ran_not_even_once(result):  # losses of one compare with no others
             result = self._size_from(1, steady, 1, alone=True, for_all=is_plain)
         if result.sizing is None or not result.sizing.points:
             return None, result
@@ -165,10 +167,8 @@ class Trials:
     def model_of(self, combination: Combination) -> MemoryModel | None:
         """The memory model of a combination that was sized, with all it learned since."""
         model = self._known.models.get(combination.label)
-        if model is None or self.most_samples is None:
-            return model
-        most = largest_of_samples(self.most_samples, combination, self._goal)
-        return msgspec.structs.replace(model, most_samples=most)
+        most = self.most_samples and largest_of_samples(self.most_samples, combination, self._goal)
+        return model and msgspec.structs.replace(model, most_samples=most, layout=self.layout)
 
     def sizing_of(self, combination: Combination) -> Sizing | None:
         """The profiling runs of a combination, if it was sized."""
@@ -321,7 +321,7 @@ class Trials:
             measure_seconds=self._limits.comparison_step_seconds,
             hard_limit_seconds=self._limits.comparison_limit_seconds(slow_start=starts_slowly(combination.settings)),
             memory_limit_bytes=self._context.usable_bytes // self._goal.sharers(combination.gpu_count),
-            fidelity_steps=_COMPARED_STEPS,
+            fidelity_steps=COMPARED_STEPS,
             other_chance=other_chance,
             thread_rates=self.thread_rates,
         )

@@ -118,6 +118,10 @@ class BatchSource:
         if sizes is not None:
             self._batches = self._largest = None  # those were drawn as if all were alike
 
+    def first(self, samples: int) -> int:
+        """The fewest samples from so many on of which a batch can be made."""
+        return max(samples, self.layout.least_samples)
+
     def clear(self) -> None:
         """Hold no batch any more."""
         self._batches = self._largest = None

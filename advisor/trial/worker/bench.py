@@ -92,7 +92,10 @@ class Bench(Generic[_S]):
         """Why this rank may be out of step with the others, or empty."""
         self.data = BatchSource(spec, self.workload, self.world)
         """The batches."""
-        self.data.batches(spec.policy.global_batch)
+        if spec.layout is None:  # one of the first trials, which finds how many samples a batch may have
+            self.data.batches(self.data.first(spec.policy.global_batch))
+        else:
+            self.data.batches(spec.policy.global_batch)
         self._example = self._small_batch()
         # Everything that exists now is data on the host: the batches and their data set.
         self.data.host_data.add_living(torch.device("cpu"))
@@ -185,7 +188,7 @@ class Bench(Generic[_S]):
         if self.spec.policy.axes.model_degree == 1:
             return None
         batch, layout = self.data.batches(self.spec.policy.global_batch)[0], self.data.layout
-        return batch if layout.why_uncut else split(batch, _EXAMPLE_SAMPLES, layout.sample_dims)[0]
+        return batch if layout.why_uncut else split(batch, self.data.first(_EXAMPLE_SAMPLES), layout.sample_dims)[0]
 
     def user_functions(self) -> list[Callable[..., Any]]:
         """The workload's functions; their files may hold more state that a step changes."""

@@ -87,6 +87,8 @@ def next_batch(
         following = min(following, spec.largest_batch)
     if predicted_largest is not None and predicted_largest < math.inf:
         following = min(following, math.floor(predicted_largest))
+    if spec.layout is not None:
+        following = spec.layout.fitted(following)
     enough = (predicted or suffice(points)) and last.micro_batch >= wanted
     if following <= last.micro_batch or (enough and telling(last, spec) and not flat):
         return None

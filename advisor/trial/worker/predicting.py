@@ -29,6 +29,7 @@ from advisor.trial.outcome import Outcome
 from advisor.trial.result import PredictResult
 from advisor.trial.spec import PredictTrial
 from advisor.trial.worker.bench import Bench
+from advisor.workload.batch_layout import ANY_SIZE, BatchLayout
 from advisor.workload.reads import reads_so_far
 
 __all__ = ["predict", "traced_batches"]
@@ -38,15 +39,17 @@ class _CannotTraceError(Exception):
     """The policy cannot be traced, for a reason that is the model's or a method's."""
 
 
-def traced_batches(around: int) -> tuple[int, int]:
+def traced_batches(around: int, layout: BatchLayout = ANY_SIZE) -> tuple[int, int]:
     """Two micro-batches to trace for predictions around one: it and its half, but never a single sample.
 
     Two points are needed, and many models treat a single sample specially. A trace costs the same at every batch, so
     the points lie near the batch of interest: memory taken in chunks of a fixed size (a chunked loss, coded
-    activations) grows with a small batch, but not with a large one.
+    activations) grows with a small batch, but not with a large one. Where a batch cannot have half as many samples,
+    the points are it and its double.
     """
-    high = max(4, around)
-    return max(2, high // 2), high
+    high = layout.fitted(max(4, around)) or layout.least_samples
+    half = layout.fitted(max(2, high // 2))
+    return (half, high) if half else (high, 2 * high)
 
 
 def predict(bench: Bench[PredictTrial]) -> PredictResult:
@@ -62,7 +65,7 @@ def predict(bench: Bench[PredictTrial]) -> PredictResult:
     spec, own_batch = bench.spec, bench.workload.batch_size
     around = own_batch if spec.at_own_batch and own_batch is not None else spec.policy.micro_batch
     try:
-        first, second = _traces(bench, traced_batches(around))
+        first, second = _traces_around(bench, around)
     except _CannotTraceError as error:
         return spec.ended(Outcome.OK, str(error), reads=reads_so_far())
     work = None
@@ -147,6 +150,21 @@ def _work(first: StepTrace, second: StepTrace, traced: int, passes: int) -> Step
         return None
     works = [of_passes(trace.works or (), passes / traced) for trace in (first, second)]
     return work_through((first.micro_batch * passes, works[0]), (second.micro_batch * passes, works[1]))
+
+
+def _traces_around(bench: Bench[PredictTrial], around: int) -> list[StepTrace]:
+    """A trace at each of two micro-batches; of larger ones where the model does not take the smaller."""
+    micro_batches = traced_batches(around, bench.data.layout)
+    try:
+        return _traces(bench, micro_batches)
+    except _CannotTraceError:
+        if micro_batches[0] >= around:
+            raise
+        try:
+            return _traces(bench, (around, 2 * around))
+        except Exception:
+            bench.tell("neither can a larger batch be traced")
+        raise
 
 
 def _traces(bench: Bench[PredictTrial], micro_batches: tuple[int, int]) -> list[StepTrace]:

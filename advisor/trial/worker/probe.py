@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import torch
 
+from advisor.errors import WorkloadError
 from advisor.measure.batches.batches import tokens_per_sample
+from advisor.measure.batches.fitting_sizes import fitting_sizes
 from advisor.measure.batches.looks import Look, uneven_looks
 from advisor.measure.batches.splitting import Splitting, splitting_of
 from advisor.measure.memory.meter import MemoryMeter
@@ -49,6 +53,9 @@ _LARGER = (16, 9)
 _TAKEN_FOR_A_MEAN = "; its loss is taken for a mean over the samples or targets of a batch"
 """Where it could not be compared with those of micro-batches, which are what lets such a training fit."""
 
+_USUAL_BATCH = 32
+"""One that works, it is assumed, where the user states none and a smaller one fails."""
+
 _SAMPLES_TO_LOOK_AT = 2
 """One alone may be none that a model takes; more take longer."""
 
@@ -69,7 +76,6 @@ def probe(bench: Bench[ProbeTrial]) -> ProbeResult:
     identities: list[ModelIdentity] = []
     with sharing_among(undisturbed_threads(threads)):
         bench.data.look_at_sizes()
-        batch = bench.data.batches(bench.spec.policy.global_batch)[0]
         with (
             bench.meter() as meter,
             bench.training(
@@ -77,25 +83,72 @@ def probe(bench: Bench[ProbeTrial]) -> ProbeResult:
             ) as training,
         ):
             blocks = structure.find_blocks(training.model, bench.workload.blocks)
-            found = _first_step(bench, meter, training, batch, blocks)
+            found = _first_step_that_works(bench, meter, training, blocks)
+            batch = bench.data.batches(_samples(bench))[0]
             facts = _facts(bench, training, batch, blocks, threads, found)
     return bench.spec.ended(Outcome.OK, facts=facts, identity=identities[0], reads=reads_so_far())
 
 
+def _samples(bench: Bench[ProbeTrial]) -> int:
+    """Samples of the first step."""
+    return bench.data.first(bench.spec.policy.global_batch)
+
+
+def _first_step_that_works(
+    bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, blocks: Sequence[torch.nn.Module]
+) -> dict[str, Any]:
+    """The facts that a plain step shows, of more samples if it fails with so few."""
+    if not bench.data.layout.takes_any:
+        bench.notes.append(f"make_batch fails for other sizes: only {bench.data.layout.allowed} were tried")
+    try:
+        return _first_step(bench, meter, training, blocks)
+    except Exception as error:
+        few, known = _samples(bench), bench.data.layout
+        own = bench.workload.batch_size or _USUAL_BATCH
+        works = functools.partial(_can_train_on, bench, meter, training)
+        fitting = fitting_sizes(works, own, above=few, multiple=known.multiple)
+        if fitting is None:
+            raise
+        bench.data.layout = msgspec.structs.replace(known, least_samples=fitting.least, multiple=fitting.multiple)
+        words = str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
+        why = f"training on {few} samples fails ({words.splitlines()[0].split(';')[0]})"
+    bench.notes.append(f"{why}: only {bench.data.layout.allowed} were tried")
+    return _first_step(bench, meter, training, blocks)
+
+
+def _can_train_on(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, samples: int) -> bool | None:
+    """Whether one pass over so many samples succeeds; ``None`` if there is no memory for it."""
+    bench.tell(f"a pass over {samples} samples, as fewer failed")
+    training.optimizer.zero_grad(set_to_none=True)
+    try:
+        batch = bench.data.batches(samples)[0]
+        with meter.guarding(batch):
+            loss = training.forward(batch)
+            check_loss(loss)
+            training.backward(loss)
+            return math.isfinite(float(loss.detach()))
+    except Exception as error:
+        if is_out_of_memory(error, bench.device, bench.refusals):
+            bench.empty_cache()
+            return None
+        return False
+    finally:
+        training.optimizer.zero_grad(set_to_none=True)
+
+
 def _first_step(
-    bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, batch: Any, blocks: Sequence[torch.nn.Module]
+    bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, blocks: Sequence[torch.nn.Module]
 ) -> dict[str, Any]:
     """The facts that a plain step shows."""
     bench.tell("first step")
+    batch = bench.data.batches(_samples(bench))[0]
     chain, functions = ChainProbe(blocks, structure.stages_of(training.model, blocks)), FunctionCounts()
     loss = _first_loss(bench, meter, training, batch, chain, functions)
     layout = bench.data.layout
     if loss is None:
         bench.empty_cache()
         linear_head, linear_head_reason = False, "plain training does not fit, so that its loss cannot be compared"
-        bench.notes.append(
-            f"plain training does not fit at a batch of {bench.spec.policy.global_batch}{_TAKEN_FOR_A_MEAN}"
-        )
+        bench.notes.append(f"plain training does not fit at a batch of {_samples(bench)}{_TAKEN_FOR_A_MEAN}")
     else:
         linear_head, linear_head_reason = exposes_linear_head(training, batch)
         if not layout.why_uncut:
@@ -169,7 +222,7 @@ def _of_methods(bench: Bench[ProbeTrial], training: Training, batch: Any, layout
     A look may be a forward pass in which one block of each kind computes: it fits where a step does not.
     """
     if not layout.why_uncut:
-        batch = split(batch, _SAMPLES_TO_LOOK_AT, layout.sample_dims)[0]
+        batch = split(batch, bench.data.first(_SAMPLES_TO_LOOK_AT), layout.sample_dims)[0]
     found: dict[str, Any] = {}
     for method in CATALOGUE:
         try:
@@ -200,7 +253,7 @@ def _first_loss(
             training.optimizer_step()
     except Exception as error:
         if not is_out_of_memory(error, bench.device, bench.refusals):
-            at_batch(error, bench.spec.policy.global_batch)  # a smaller one than the user's own
+            at_batch(error, _samples(bench))  # a smaller one than the user's own
             raise
         training.optimizer.zero_grad(set_to_none=True)
         return None
@@ -216,7 +269,8 @@ def _splitting(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training)
 
     most = bench.data.layout.most_samples
     raised: Exception | None = None
-    for samples, first in _TO_SPLIT:
+    least = bench.data.layout.least_samples
+    for samples, first in ((samples * least, first * least) for samples, first in _TO_SPLIT):
         if most is not None and samples > most:
             continue
         try:
@@ -240,7 +294,8 @@ def _splitting(bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training)
 
 def _larger_look(bench: Bench[ProbeTrial]) -> Look | None:
     samples, first = _LARGER
-    if bench.data.layout.most_samples is not None and samples > bench.data.layout.most_samples:
+    layout = bench.data.layout
+    if not layout.takes_any or (layout.most_samples is not None and samples > layout.most_samples):
         return None
     return Look(bench.data.batches(samples)[0], first, samples)
 
