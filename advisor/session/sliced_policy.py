@@ -72,5 +72,5 @@ def with_plan(
     if reason := misfit(policy.methods, policy.axes, result.facts):
         raise MethodRefusedError(reason)
     found = settled_by_probe(Combination.of(policy), result.facts)
-    note = f"How layers are divided was found by one plain step of {_SAMPLES} samples on this machine's processor."
+    note = "How layers are divided was found by one plain step on this machine's processor."
     return msgspec.structs.replace(policy, settled={**policy.settled, **found}), (note,)

@@ -117,7 +117,7 @@ class BatchLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """The batches that there may be, in words."""
         if self.multiple == 1:
             return f"batches of {self.least_samples} samples or more"
-        least = f", from {self.least_samples} on" if self.least_samples > self.multiple else ""
+        least = f" from {self.least_samples} on" if self.least_samples > self.multiple else ""
         return f"batches of a multiple of {self.multiple} samples{least}"
 
     @property

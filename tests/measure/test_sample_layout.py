@@ -225,8 +225,26 @@ def test_batches_of_a_multiple_that_no_usual_size_is_are_found_from_the_users_ow
         find_layout(make_batch, own_batch=50)
 
 
+def test_the_end_of_the_data_is_found_between_such_batches() -> None:
+    def make_batch(size: int) -> torch.Tensor:
+        if size % 12 or size > 200:
+            raise ValueError(f"{size} is not divisible by 12, or too many")
+        return samples(size, 4)
+
+    assert find_layout(make_batch, own_batch=60).most_samples == 192
+
+
 def test_where_every_size_can_be_made_any_will_do() -> None:
     assert find_layout(lambda size: samples(size, 4), own_batch=48).takes_any
+
+
+def test_sizes_that_fail_because_the_data_ends_rule_out_no_others() -> None:
+    def make_batch(size: int) -> torch.Tensor:
+        return torch.from_numpy(numpy.random.choice(4, size, replace=False))
+
+    layout = find_layout(make_batch, own_batch=4)
+    assert layout.takes_any
+    assert layout.most_samples == 4
 
 
 def test_what_the_users_function_raises_is_theirs() -> None:

@@ -77,6 +77,7 @@ def test_the_nearest_global_batch_is_never_zero() -> None:
         (23, None, None),
         (100, 240, Batch(60, 4)),
         (30, 240, Batch(24, 10)),
+        (24, 240, Batch(24, 10)),
         (30, 52, None),
     ],
 )
@@ -85,6 +86,25 @@ def test_a_micro_batch_has_as_many_samples_as_one_may_have(
 ) -> None:
     layout = BatchLayout(dims={}, counted_by="", least_samples=24, multiple=12)
     assert choose_batch(largest=largest, fraction=1.0, global_batch=global_batch, layout=layout) == batch
+
+
+@pytest.mark.parametrize(("least", "multiple"), [(17, 1), (25, 25), (33, 1), (100, 100)])
+def test_rounding_never_ends_below_the_least(least: int, multiple: int) -> None:
+    """Trap: 33 samples fit, were rounded to 32, and nothing fitted."""
+    layout = BatchLayout(dims={}, counted_by="", least_samples=least, multiple=multiple)
+    assert choose_batch(largest=least, fraction=0.5, layout=layout) == Batch(least)
+    larger = choose_batch(largest=4 * least, fraction=1.0, layout=layout)
+    assert larger is not None
+    assert layout.fitted(larger.micro_batch) == larger.micro_batch > 7 / 8 * 4 * least
+
+
+def test_a_pipeline_gets_its_passes_or_no_batch() -> None:
+    layout = BatchLayout(dims={}, counted_by="", least_samples=8)
+    mesh = Mesh(pipeline=2)
+    chosen = choose_batch(largest=16, fraction=1.0, global_batch=16, gpu_count=2, mesh=mesh, layout=layout)
+    assert chosen == Batch(8, 2)
+    wider = Mesh(pipeline=4)
+    assert choose_batch(largest=16, fraction=1.0, global_batch=16, gpu_count=4, mesh=wider, layout=layout) is None
 
 
 def test_no_batch_is_chosen_when_nothing_fits() -> None:

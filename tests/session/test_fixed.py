@@ -29,6 +29,18 @@ def test_a_batch_of_the_file_that_cannot_be_split_is_not_blamed_on_an_option() -
         with_global_batch(msgspec.structs.replace(goal(2), global_batch=33), FACTS)
 
 
+def test_shares_that_cannot_be_trained_on_are_left_out() -> None:
+    layout = msgspec.structs.replace(FACTS.batch_layout, least_samples=8, multiple=4)
+    facts = msgspec.structs.replace(FACTS, default_batch=24, batch_layout=layout)
+    assert with_global_batch(goal(1, 2, 3, 4, 6), facts).gpu_counts == (1, 2, 3)
+    with pytest.raises(
+        OptionError, match="over 4 or 6 are none: only batches of a multiple of 4 samples from 8 on can"
+    ):
+        with_global_batch(goal(4, 6), facts)
+    with pytest.raises(OptionError, match="but it is 22, and only batches of a multiple of 4 samples from 8 on can"):
+        with_global_batch(msgspec.structs.replace(goal(1), global_batch=22), facts)
+
+
 def test_several_devices_that_were_asked_for_need_a_way_and_the_ceiling_is_named() -> None:
     resolved, note = build_on_devices(DEFAULT, FACTS, CPU, goal(1, 2), asked=True)
     assert (resolved.gpu_counts, note) == ((1, 2), None)

@@ -221,6 +221,15 @@ def test_a_loss_that_is_lost_in_two_samples_alone_is_no_finding() -> None:
     assert (checked.guard.micro_batch, checked.guard.loss_drift) == (8, 0.0)
 
 
+def test_where_plain_training_is_lost_in_two_samples_the_users_own_batch_is_compared() -> None:
+    trials = FakeTrials()
+    trials.model = steps_of(0.01)
+    trials.outcomes["plain, batch 2"] = Outcome.DIVERGED
+    checked = guard(trials).checked(bf16())
+    assert checked.guard is not None
+    assert (checked.guard.micro_batch, trials.ran) == (8, ["plain, batch 2", *both(8)])
+
+
 def test_a_method_without_work_in_two_samples_is_compared_in_more() -> None:
     trials = FakeTrials()
     trials.model = steps_of(0.01)

@@ -168,9 +168,15 @@ class Unsteady(Capped):
     """One whose losses become infinite below a number of samples."""
 
     steady_from: int = 8
+    fits: int = 4096
+    lost_at: int | None = None
 
     def _made(self, spec: Any) -> Any:
         self.ran.append(spec.policy.micro_batch)
+        if spec.policy.micro_batch > self.fits:
+            return spec.ended(Outcome.OUT_OF_MEMORY)
+        if self.lost_at is not None:
+            return spec.ended(Outcome.DIVERGED, "the loss became inf at step 0", failed_at=self.lost_at)
         if spec.policy.micro_batch < self.steady_from:
             return spec.ended(Outcome.DIVERGED, f"the loss became inf at step {spec.policy.micro_batch}")
         return spec.ended(Outcome.OK)
@@ -202,7 +208,29 @@ def test_one_that_diverges_at_both_says_so_of_both() -> None:
     )
 
 
-def test_no_batch_is_tried_that_the_data_or_the_global_batch_have_no_samples_for() -> None:
+@pytest.mark.parametrize(("largest", "outcome"), [(16, Outcome.OK), (8, Outcome.DIVERGED)])
+def test_no_batch_is_tried_that_the_data_or_the_global_batch_have_no_samples_for(
+    largest: int, outcome: Outcome
+) -> None:
     model = Unsteady(4096, steady_from=16)
-    assert sized(runs_of(model, own=32), largest_batch=16).outcome is Outcome.DIVERGED
+    assert sized(runs_of(model, own=32), largest_batch=largest).outcome is outcome
+    assert model.ran == [2, largest]
+
+
+def test_where_the_users_own_batch_does_not_fit_half_of_it_may() -> None:
+    model = Unsteady(4096, steady_from=8, fits=16)
+    runs = runs_of(model, own=64)
+    assert sized(runs).outcome is Outcome.OK
+    assert (model.ran, runs.first_batch) == ([2, 64, 32, 16], 16)
+
+
+def test_where_nothing_that_is_steady_fits_lack_of_memory_is_the_reason() -> None:
+    """A method may make it fit: the training is not taken for one that diverges."""
+    model = Unsteady(4096, steady_from=8, fits=3)
+    assert sized(runs_of(model, own=32)).outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_losses_that_are_lost_at_a_grown_batch_are_not_lost_at_the_first() -> None:
+    model = Unsteady(4096, steady_from=16, lost_at=64)
+    assert sized(runs_of(model, own=32)).outcome is Outcome.DIVERGED
     assert model.ran == [2]

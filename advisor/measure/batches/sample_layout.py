@@ -65,16 +65,15 @@ def find_layout(
         layout = _layout(list(made.values()), (*smaller, last))
         if layout is None:
             continue
+        if fitting is not None:
+            layout = msgspec.structs.replace(layout, least_samples=fitting.least, multiple=fitting.multiple)
         most = last if last < largest else _most_samples(make_batch, layout, seed, largest, own_batch, clock)
         # What all samples share is taken for theirs where it happens to be as long as the batch.
         shared = any(dim is None and made[largest][path].sizes for path, dim in layout.dims.items())
         # Nor can anybody count the samples of a batch without a tensor who is not told.
         countable = any(one.value.dim() for one in leaves_of(batches[largest]) if isinstance(one.value, torch.Tensor))
         usual = not shared and countable and _cut(assumed_dims(batches[largest], last)) == _cut(layout.dims)
-        layout = msgspec.structs.replace(layout, most_samples=most, is_usual=usual)
-        if fitting is None:
-            return layout
-        return msgspec.structs.replace(layout, least_samples=fitting.least, multiple=fitting.multiple)
+        return msgspec.structs.replace(layout, most_samples=most, is_usual=usual)
     raise WorkloadError(_nothing_grows(made))
 
 
@@ -118,6 +117,8 @@ def _three(make_batch: Callable[[int], Any], seed: int, own_batch: int) -> tuple
         if len(made) == 3:
             break
     fitting = fitting_sizes(makes, own_batch) if errors else None
+    if fitting == FittingSizes(_SIZES[0], 1):  # it is others that fail: the data ends there
+        fitting = None
     while fitting is not None:
         sizes = [fitting.least + number * fitting.multiple for number in range(3)]
         if all(size in made or makes(size) for size in sizes):
@@ -158,17 +159,17 @@ def _most_samples(
         try:
             fewer, go_on = asked(_GROWTH * size)
         except Exception:  # "larger than the population": the data ends in between
-            return _last_that_works(make_batch, size, _GROWTH * size, seed)
+            return _last_that_works(make_batch, size, _GROWTH * size, seed, layout.multiple)
         if fewer is not None:
             return fewer
         size *= _GROWTH
     return None
 
 
-def _last_that_works(make_batch: Callable[[int], Any], works: int, fails: int, seed: int) -> int:
+def _last_that_works(make_batch: Callable[[int], Any], works: int, fails: int, seed: int, multiple: int) -> int:
     """The largest size below one that ``make_batch`` raises for, by bisection."""
-    while fails - works > 1:
-        middle = (works + fails) // 2
+    while (steps := (fails - works) // multiple) > 1:
+        middle = works + steps // 2 * multiple
         try:
             make_one(make_batch, middle, seed)
             works = middle

@@ -79,16 +79,20 @@ def choose_batch(
         Batch(micro_batch=6, accumulation_steps=2)
     """
     assert 0 < fraction <= 1, f"0 < fraction <= 1 must hold, got {fraction}"
-    if largest < 1:
+    if largest < layout.least_samples:
         return None
-    wanted = max(1, math.floor(fraction * largest + 1e-9))
+    wanted = max(layout.least_samples, math.floor(fraction * largest + 1e-9))
     if global_batch is None:
-        fitted = layout.fitted(round_batch(wanted))
-        return Batch(fitted, pipeline_passes(mesh)) if fitted else None
+        return Batch(round_batch(wanted, layout), pipeline_passes(mesh))
     shares = mesh.degree(MeshAxis.DATA, gpu_count)
     share, rest = divmod(global_batch, shares)
     assert rest == 0, f"{shares} shares do not divide a global batch of {global_batch}"
-    sizes = [size for size in range(min(wanted, share), 0, -1) if share % size == 0 and layout.fitted(size) == size]
+    fitting = [
+        size
+        for size in range(min(largest, share // mesh.pipeline), 0, -1)
+        if share % size == 0 and layout.fitted(size) == size
+    ]
+    sizes = [size for size in fitting if size <= wanted] or fitting[-1:]
     if not sizes:
         return None
     micro_batch = sizes[0] if mesh.pipeline == 1 else _largest_for_stages(sizes, share, mesh.pipeline)

@@ -157,7 +157,7 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
             largest = min(largest, self.out_of_memory_at - 1)
         if self.most_samples is not None:
             largest = min(largest, self.most_samples)
-        return self.layout.fitted(round_batch(largest) if rounded else largest)
+        return round_batch(largest, self.layout) if rounded else self.layout.fitted(largest)
 
     def _reach(self, usable_bytes: float) -> int:
         reach = min(float(LARGEST_BATCH), *(line.reaches(usable_bytes - self.offset_bytes) for line in self.lines))
@@ -228,17 +228,19 @@ class MemoryModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def round_batch(batch: int) -> int:
+def round_batch(batch: int, layout: BatchLayout = ANY_SIZE) -> int:
     """Round down to a size that kernels like, by less than an eighth: four binary digits are kept.
 
-    That is a multiple of 8 from 64 on, of 4 from 32 on and of 2 from 16 on.
+    That is a multiple of 8 from 64 on, of 4 from 32 on and of 2 from 16 on; where batches have a multiple of so many
+    samples, the largest of these up to it. 0 if a batch cannot have so few.
 
     Example:
         >>> [round_batch(batch) for batch in (3, 15, 17, 23, 35, 63, 71, 255)]
         [3, 15, 16, 22, 32, 60, 64, 240]
     """
     step = 1 << max(0, batch.bit_length() - _DIGITS)
-    return batch // step * step
+    rounded, most = layout.fitted(batch // step * step), layout.fitted(batch)
+    return rounded if 8 * rounded > 7 * most else most
 
 
 def _rising(live: Affine) -> Line:

@@ -166,7 +166,16 @@ def with_global_batch(goal: Goal, facts: Facts, space: SearchSpace | None = None
     if cuts:
         kept = [count for count in goal.gpu_counts if goal.global_batch % count == 0 or count in cuts]
         return msgspec.structs.replace(goal, gpu_counts=tuple(kept))
-    return msgspec.structs.replace(goal, gpu_counts=dividing_gpu_counts(goal.global_batch, goal.gpu_counts, name=name))
+    counts = dividing_gpu_counts(goal.global_batch, goal.gpu_counts, name=name)
+    fitting = tuple(
+        count for count in counts if layout.fitted(goal.global_batch // count) == goal.global_batch // count
+    )
+    if not fitting:
+        raise OptionError(
+            f"Each device's share of {name} must be a batch that can be trained on, but {goal.global_batch} samples "
+            f"over {' or '.join(map(str, counts))} are none: only {layout.allowed} can. State a larger global batch."
+        )
+    return msgspec.structs.replace(goal, gpu_counts=fitting)
 
 
 def _that_cut(space: SearchSpace, facts: Facts, goal: Goal) -> list[int]:

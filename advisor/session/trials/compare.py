@@ -284,8 +284,7 @@ class ComparingEvaluator(Evaluator):
         if self._goal.global_batch is not None:
             wanted = min(wanted, self._goal.global_batch)
         least = min(self._trials.first_batch, own.micro_batch)
-        fitted = self._facts.batch_layout.fitted(round_batch(wanted))
-        return max(least, wanted if wanted == own.micro_batch else fitted)
+        return max(least, wanted if wanted == own.micro_batch else round_batch(wanted, self._layout))
 
     def _aimed(self, largest: Policy) -> Policy:
         """The policy at the best batch of the last ladder, or else at that of the comparison.
@@ -320,7 +319,8 @@ class ComparingEvaluator(Evaluator):
 
     def _at_most(self, largest: Policy, wanted: int) -> Policy:
         batch = self._chosen(min(wanted, largest.micro_batch), Combination.of(largest))
-        assert batch is not None, "at least one sample fits"
+        if batch is None:  # no divisor of the global batch is so small and one that a batch may have
+            return largest
         return self._make.policy(Combination.of(largest), batch)
 
 

@@ -311,13 +311,13 @@ class Evaluator:
         """Why a combination needs no profiling runs: not even one sample fits on its fullest device."""
         if combination.mesh == DATA_ONLY:
             return None
-        policy = self._make.policy(combination, Batch(1, pipeline_passes(combination.mesh)))
+        policy = self._make.policy(combination, Batch(self._layout.least_samples, pipeline_passes(combination.mesh)))
         self._progress.trial_started(self.number, policy, f"predicting the memory of its fullest device{self._where}")
         need, limit = self._trials.fullest_bytes(combination), self._goal.limit_on(combination.gpu_count)
         if need is None or need <= limit:
             return None
-        reason = f"{does_not_fit(need_bytes=need, limit_bytes=limit)} (a trace of its fullest device)"
-        return self._make.unmeasured(policy, role, Outcome.SCREENED, reason, need)
+        why = does_not_fit(need_bytes=need, limit_bytes=limit, micro_batch=policy.micro_batch)
+        return self._make.unmeasured(policy, role, Outcome.SCREENED, f"{why} (a trace of its fullest device)", need)
 
     def _batch(self, model: MemoryModel, fraction: float, combination: Combination) -> Batch | None:
         """The batch of a trial: bounded by memory and, on a slow device, by the time of a trial."""

@@ -21,7 +21,7 @@ _CERTAINLY_FITS = 0.5
 def fullest_bytes(
     policy: Policy, facts: Facts, limit_bytes: int, traced: Callable[[Policy, int], PredictResult]
 ) -> int | None:
-    """What one sample takes on the fullest device, from a trace of one device for each stage.
+    """What a policy's micro-batch takes on the fullest device, from a trace of one device for each stage.
 
     Args:
         policy: The policy.
@@ -41,7 +41,7 @@ def fullest_bytes(
         prediction = traced(policy, rank).prediction
         if prediction is None:
             return None
-        needs.append(prediction.peak(1))
+        needs.append(prediction.peak(policy.micro_batch))
     return max(needs)
 
 

@@ -90,6 +90,9 @@ class Guard:
             # Methods do not depend on the size: compare them where plain training fits.
             trials = self._trials
             exact, micro_batch = _reference_run(trials, reference, passes)
+        larger = self._larger_batch(trials, reference, passes)
+        if exact.outcome is Outcome.DIVERGED and larger > micro_batch:
+            exact, micro_batch = trials.fidelity(reference, larger, passes=passes), larger
         if exact.fidelity is None:
             if exact.outcome is Outcome.OUT_OF_MEMORY:
                 return None, "plain training does not fit"
@@ -98,7 +101,6 @@ class Guard:
         found, reason = self._beside(exact, candidate, reference, trials, micro_batch, size)
         if found is None and _IDLE not in reason:
             return found, reason
-        larger = self._larger_batch(trials, reference, passes)
         if _tells(found, candidate) or larger <= micro_batch or not self._budget.may_compare:
             return found, reason
         exact = trials.fidelity(reference, larger, passes=passes)

@@ -125,7 +125,7 @@ class Pairs:
 
 
 def _at(policy: Policy, share: float, layout: BatchLayout) -> Policy:
-    batch = layout.fitted(round_batch(math.floor(share * policy.micro_batch)))
+    batch = round_batch(math.floor(share * policy.micro_batch), layout)
     return msgspec.structs.replace(policy, micro_batch=max(layout.least_samples, batch))
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from advisor.policy.policy import Policy
 from advisor.session.context import StudyContext
+from advisor.session.trials.known import ran_not_even_once
 from advisor.session.trials.micro_batches import usual_batch
 from advisor.session.trials.probe import first_batch
 from advisor.text.printable import shown
@@ -73,7 +74,7 @@ class TrialRuns:
             for_all: Whether it is plain training: no other trial of the study goes beyond what it takes.
         """
         own, failed = self._context.facts.default_batch or 0, self.run(spec)
-        if failed.outcome is Outcome.DIVERGED:
+        if failed.outcome is Outcome.DIVERGED and failed.failed_at is None:
             return self._sized_from_own_batch(spec, failed, for_all=for_all)
         result = failed
         while result.outcome is Outcome.FAILED and spec.policy.micro_batch < (at := result.failed_at or 0):
@@ -94,20 +95,22 @@ class TrialRuns:
         return result
 
     def _sized_from_own_batch(self, spec: SizeTrial, diverged: SizeResult, *, for_all: bool) -> SizeResult:
-        """Profiling runs from the user's own batch on, if their losses are finite there; else those that diverged."""
-        own = usual_batch(self._context.facts)
-        most = min(one for one in (own, spec.largest_batch, self.most_samples) if one is not None)
-        if not spec.policy.micro_batch < own <= most:
-            return diverged
-        result = self.run(msgspec.structs.replace(spec, policy=msgspec.structs.replace(spec.policy, micro_batch=own)))
-        if result.outcome is Outcome.DIVERGED:
-            samples = format_count(spec.policy.micro_batch, "sample")
-            reason = f"{diverged.reason} in batches of {samples}, and {result.reason} in batches of {own}"
+        """Profiling runs from the user's own batch on, or the largest half of it that fits."""
+        facts, few, result = self._context.facts, spec.policy.micro_batch, diverged
+        most = [one for one in (usual_batch(facts), spec.largest_batch, self.most_samples) if one is not None]
+        batch = facts.batch_layout.fitted(min(most))
+        while batch > few:
+            policy = msgspec.structs.replace(spec.policy, micro_batch=batch)
+            result = self.run(msgspec.structs.replace(spec, policy=policy))
+            if not ran_not_even_once(result):
+                break
+            batch = facts.batch_layout.fitted(batch // 2)
+        if result.outcome is Outcome.DIVERGED and result is not diverged:
+            samples = format_count(few, "sample")
+            reason = f"{diverged.reason} in batches of {samples}, and {result.reason} in batches of {batch}"
             return msgspec.structs.replace(diverged, reason=reason)
-        if result.outcome is not Outcome.OK:
-            return diverged
-        if for_all:
-            self.first_batch = own
+        if result.outcome is Outcome.OK and for_all:
+            self.first_batch = batch
         return result
 
     def spec(

@@ -200,8 +200,7 @@ class Trials:
         largest = ladder[-1] if ladder else policy
         expected = None if model is None else model.seconds(largest.micro_batch, largest.accumulation_steps)
         need = self._need_bytes(largest)
-        leader = None if repeat else self.turns.leader_beside(largest, need)
-        leader = leader or self.turns.steady_beside(largest, need)
+        leader = (not repeat and self.turns.leader_beside(largest, need)) or self.turns.steady_beside(largest, need)
         # A repetition is part of a confirmation, which may exceed the time limit.
         limit_of = self._limits.confirmation_limit_seconds if repeat else self._limits.hard_limit_seconds
         beside = self.turns.baseline_beside(largest, need) if leader is None else leader.policy
@@ -231,8 +230,9 @@ class Trials:
         return self._traced(policy, counts_work=True).work
 
     def fullest_bytes(self, combination: Combination) -> int | None:
-        """What one sample takes on the fullest device of a mesh, where that is a question that a trace answers."""
-        policy = combination.policy(1, profiled_passes(combination, self._goal), settled=self._settled(combination))
+        """What the smallest batch takes on the fullest device of a mesh, where a trace can answer that."""
+        least, passes = self.layout.least_samples, profiled_passes(combination, self._goal)
+        policy = combination.policy(least, passes, settled=self._settled(combination))
         limit, facts = self._goal.limit_on(combination.gpu_count), self._context.facts
         return fullest_bytes(policy, facts, limit, lambda policy, rank: self._traced(policy, rank=rank))
 

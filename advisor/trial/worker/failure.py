@@ -82,7 +82,7 @@ def failed_result(
         where = f"{full.filename}: " if full.filename else ""
         return spec.ended(Outcome.LOST, f"the disk is full: {where}{full.strerror}")
     if isinstance(error, DivergedError):
-        return spec.ended(Outcome.DIVERGED, str(error))
+        return spec.ended(Outcome.DIVERGED, str(error), failed_at=vars(error).get(_AT_BATCH))
     if isinstance(error, FewerSamplesError):
         return spec.ended(Outcome.REFUSED, str(error), most_samples=error.made)
     if isinstance(error, MethodRefusedError):

@@ -35,6 +35,10 @@ from advisor.workload.reads import reads_so_far
 __all__ = ["predict", "traced_batches"]
 
 
+_USUAL_BATCH = 32
+"""One that can be traced, it is assumed, where the user states none and a smaller one cannot."""
+
+
 class _CannotTraceError(Exception):
     """The policy cannot be traced, for a reason that is the model's or a method's."""
 
@@ -121,7 +125,7 @@ def _what_a_sample_was(bench: Bench[PredictTrial]) -> str:
     dims = bench.data.layout.dims
     tensors = [
         f"{leaf.path or 'the batch'} of {'x'.join(map(str, _of_a_sample(leaf.value, dims.get(leaf.path)))) or '1'}"
-        for leaf in leaves_of(bench.data.batches(2 * bench.world.data.size)[0])
+        for leaf in leaves_of(bench.data.batches(bench.data.first(2) * bench.world.data.size)[0])
         if isinstance(leaf.value, torch.Tensor)
     ]
     return (
@@ -158,10 +162,11 @@ def _traces_around(bench: Bench[PredictTrial], around: int) -> list[StepTrace]:
     try:
         return _traces(bench, micro_batches)
     except _CannotTraceError:
-        if micro_batches[0] >= around:
+        larger = around if bench.workload.batch_size is not None else max(around, _USUAL_BATCH)
+        if micro_batches[0] >= larger:
             raise
         try:
-            return _traces(bench, (around, 2 * around))
+            return _traces(bench, (larger, 2 * larger))
         except Exception:
             bench.tell("neither can a larger batch be traced")
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,14 +98,16 @@ def _samples(bench: Bench[ProbeTrial]) -> int:
 def _first_step_that_works(
     bench: Bench[ProbeTrial], meter: MemoryMeter, training: Training, blocks: Sequence[torch.nn.Module]
 ) -> dict[str, Any]:
-    """The facts that a plain step shows, of more samples if it fails with so few."""
+    """The facts that a plain step shows; with more samples if these are too few."""
     if not bench.data.layout.takes_any:
         bench.notes.append(f"make_batch fails for other sizes: only {bench.data.layout.allowed} were tried")
     try:
         return _first_step(bench, meter, training, blocks)
     except Exception as error:
+        traceback.clear_frames(error.__traceback__)  # they hold what the step computed
         few, known = _samples(bench), bench.data.layout
         own = bench.workload.batch_size or _USUAL_BATCH
+        own = known.fitted(min(own, known.most_samples or own))
         works = functools.partial(_can_train_on, bench, meter, training)
         fitting = fitting_sizes(works, own, above=few, multiple=known.multiple)
         if fitting is None:
